@@ -76,7 +76,7 @@ def of_trace(path: Path) -> ObservedLoad:
         days=lasted >= DAY_SECONDS,
     )
     found.doubts.append(
-        f"hits of {found.cached:.0%} are those of one endless cache; `kvitals curve --trace` has smaller ones"
+        f"hits of {found.cached:.0%} are those of one endless cache; `kvitals whatif --curve --trace` has smaller ones"
     )
     return found
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kvitals.dashboards import alertmanager, boards, manifests
+from kvitals.dashboards import alertmanager, manifests
 from kvitals.dashboards.alerts import Alerts, alert_rules
 from kvitals.dashboards.alerts_burn import RATES, rates
 from kvitals.dashboards.alerts_guards import GROUP, in_flight
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
+from kvitals.dashboards.board_files import Board, family_metrics, shipped_boards
 from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS, PageCoverage, interval_of
 from kvitals.dashboards.recording_rules import DERIVED, RecordingRules, record
 from kvitals.rules.loader import Knowledge, family_of
@@ -29,26 +30,29 @@ def with_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups]
     return recording_groups(recorded, rates(), in_flight(), options), alerts
 
 
-def without_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups, Mapping[str, str]]:
+def without_agents(
+    knowledge: Knowledge, options: Options, boards: Iterable[Board] | None = None
+) -> tuple[Groups, Groups, Mapping[str, str]]:
     """The same where engines are scraped themselves, after rules that record families of their pages; and the rules
-    that have no alert there."""
-    recorded = PageCoverage(knowledge).record(options, _read(knowledge, options))
+    that have no alert there. boards: those that read the families; None: the boards that ship."""
+    drawn = shipped_boards().values() if boards is None else boards
+    recorded = PageCoverage(knowledge).record(options, _read(knowledge, options, drawn))
     alerts = alert_rules(knowledge, recorded, options)
     return recording_groups(recorded, rates(), in_flight(), options), alert_groups(alerts), alerts.left_out
 
 
-def _read(knowledge: Knowledge, options: Options) -> frozenset[str]:
+def _read(knowledge: Knowledge, options: Options, boards: Iterable[Board]) -> frozenset[str]:
     """The metrics of families that boards, alerts and their own recording rules read; signals' come from these."""
     alerts = alert_rules(knowledge, record(knowledge, options), options)
     made = [*rates(), in_flight(), *(rule for group in alerts.groups.values() for rule in group)]
     read = {name for rule in made for name in names(parse(rule["expr"])) if family_of(name, knowledge.families)}
-    return boards.metrics(knowledge) | read
+    return family_metrics(boards, knowledge) | read
 
 
-def files(knowledge: Knowledge, options: Options) -> dict[str, str]:
-    """Every file by its path."""
+def files(knowledge: Knowledge, options: Options, boards: Iterable[Board]) -> dict[str, str]:
+    """Every file by its path. boards: those that read the families."""
     recording, alerts = with_agents(knowledge, options)
-    raw_recording, raw_alerts, left_out = without_agents(knowledge, options)
+    raw_recording, raw_alerts, left_out = without_agents(knowledge, options, boards)
     every = f"Scrape every {options.scrape_seconds:g} s: the shortest window is {duration(options.fast_seconds)}."
     missing = "\n".join(f"  {code}: {why}" for code, why in left_out.items())
     rules = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-HEADER = "# Written by `python -m kvitals.dashboards.generate` from rules/. Changes here are lost with the next one.\n"
+WRITER = "python -m kvitals.dashboards.generate"
 _WIDTH = 10_000
 """Expressions are not broken: a broken one can not be copied."""
 
@@ -23,9 +23,10 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def dump(*documents: Any, note: str = "") -> str:
-    """Documents as one file. `note`: comment lines at its top, without their sign."""
+def dump(*documents: Any, note: str = "", by: str = WRITER) -> str:
+    """Documents as one file. `note`: comment lines at its top, without their sign; `by`: the command that writes it."""
+    header = f"# Written by `{by}` from rules/. Changes here are lost with the next one.\n"
     said = "".join(f"# {line}".rstrip() + "\n" for line in note.splitlines())
     options = {"sort_keys": False, "width": _WIDTH, "allow_unicode": True, "default_flow_style": False}
     text = yaml.dump_all(documents, Dumper=_Dumper, **options)  # type: ignore[call-overload]
-    return f"{HEADER}{said}{text}"
+    return f"{header}{said}{text}"

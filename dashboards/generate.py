@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,8 @@ def generate(knowledge: Knowledge, options: Options | None = None) -> dict[str, 
     """Every generated file by its path. Raises where a board asks for what the knowledge does not have."""
     options = options or Options()
     drawn = boards.files(knowledge, options.runbooks, options.fast_seconds)
-    return drawn | manifests.boards(drawn) | alerts_files.files(knowledge, options) | runbooks.files(knowledge)
+    written = alerts_files.files(knowledge, options, [json.loads(text) for text in drawn.values()])
+    return drawn | manifests.boards(drawn) | written | runbooks.files(knowledge)
 
 
 def differences(files: dict[str, str], directory: Path) -> list[str]:

@@ -193,7 +193,7 @@ def describe(built: Built, queries: Queries) -> str:
     for _, _, query in built.lines:
         said += _meanings(query, queries)
     if any(query.rule for _, _, query in built.lines):
-        said.append("Each row is the condition of one rule; `kvitals rules show CODE` prints its page.")
+        said.append("Each row is the condition of one rule; `kvitals explain CODE` prints its page.")
     said += _agent_needed(built)
     parts = [*said, *_judges(built, queries), *_sources(built, queries)]
     return "\n\n".join(" ".join(text.split()) for text in dict.fromkeys(parts))

@@ -54,7 +54,7 @@ def index(knowledge: Knowledge) -> str:
     lines = [
         "# Runbooks",
         "",
-        "What each rule sees, why it happens, and what to do. `kvitals rules show CODE` prints a page.",
+        "What each rule sees, why it happens, and what to do. `kvitals explain CODE` prints a page.",
     ]
     for group, title in GROUPS.items():
         rules = sorted((r for r in knowledge.rules.values() if r.group == group), key=lambda r: r.code)
@@ -65,7 +65,7 @@ def index(knowledge: Knowledge) -> str:
 
 
 def page(rule: Rule, knowledge: Knowledge) -> str:
-    """A rule as Markdown: what `kvitals rules show` prints."""
+    """A rule as Markdown: what `kvitals explain` prints."""
     parts = (
         _head(rule),
         _first_minute(rule, knowledge),

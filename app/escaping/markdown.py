@@ -32,3 +32,10 @@ def code(value: str) -> str:
 
 def _not_at_start(match: re.Match[str]) -> str:
     return f"{JOINER}{match[0]}"
+
+
+def block(value: str) -> str:
+    """Lines of any text as a code block, fenced by more backticks than it has."""
+    shown = plain.lines(value)
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", shown)), default=0))
+    return f"{fence}text\n{shown}\n{fence}"

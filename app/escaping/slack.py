@@ -70,3 +70,16 @@ def join_mrkdwn(separator: str, parts: Iterable[Mrkdwn], most: int) -> Mrkdwn:
             break
         found = longer
     return Mrkdwn(found)
+
+
+def code(value: str) -> Mrkdwn:
+    """Any text as a code span on one line: a command that can be copied."""
+    return Mrkdwn(f"`{plain.line(value).translate(_NO_BACKTICK).translate(_ENTITIES) or ' '}`")
+
+
+def block(value: str) -> Mrkdwn:
+    """Lines of any text as a code block: nothing inside is interpreted."""
+    return Mrkdwn(f"```\n{plain.lines(value).translate(_NO_BACKTICK).translate(_ENTITIES)}\n```")
+
+
+_NO_BACKTICK = str.maketrans({"`": "‵"})

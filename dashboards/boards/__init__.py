@@ -45,11 +45,6 @@ def built(knowledge: Knowledge, runbooks: str, window: float = FAST_SECONDS) -> 
     return {f"boards/{board.name}.json": build(board, queries, runbooks) for board in boards(knowledge)}
 
 
-def metrics(knowledge: Knowledge) -> frozenset[str]:
-    """The metrics of families that the boards read."""
-    return frozenset(name for read in _metrics_by_board(knowledge).values() for name in read)
-
-
 def boards_by_family(knowledge: Knowledge) -> dict[str, list[str]]:
     """Families -> the titles of the boards that read them, directly or by signals."""
     found: dict[str, list[str]] = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -33,28 +34,28 @@ signal whose least number of samples is not there is absent, which is not zero.
 def page(knowledge: Knowledge) -> str:
     """The document. Raises OSError or ValueError where the files of signals can not be read again."""
     lines = [generated_header("rules/signals/*.yaml"), "", *_INTRO.splitlines()]
-    told = _told()
     for path in sorted((ROOT / "signals").glob("*.yaml")):
-        lines += _subject(path, knowledge, told)
+        lines += _subject(path, knowledge)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _told() -> dict[str, list[str]]:
-    """Which programs' pages feed a family."""
-    found: dict[str, list[str]] = {}
+@cache
+def reporters() -> Mapping[str, list[str]]:
+    """Family -> the programs whose pages report it; the agent reports the others itself."""
+    programs: dict[str, list[str]] = {}
     for system in systems():
         for family in dict.fromkeys(metric.family for metric in load_map(system).metrics):
-            found.setdefault(family, []).append(load_map(system).title)
-    return found
+            programs.setdefault(family, []).append(load_map(system).title)
+    return programs
 
 
-def _subject(path: Path, knowledge: Knowledge, told: dict[str, list[str]]) -> Iterator[str]:
+def _subject(path: Path, knowledge: Knowledge) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
     data = yaml.load(text, YAML_LOADER)  # noqa: S506 (a safe one)
     yield from (f"## {path.stem.replace('_', ' ').capitalize()}", "", _comment(text), "")
     families = [(name, knowledge.families[name]) for name in data.get("families") or {}]
     if families:
-        rows = (_family(name, family, told.get(name, [])) for name, family in families)
+        rows = (_family(name, family) for name, family in families)
         yield from table(("family", "type, unit", "labels", "what it is", "told by"), rows)
         yield ""
     signals = [(name, knowledge.signals[name]) for name in data.get("signals") or {}]
@@ -74,12 +75,30 @@ def _comment(text: str) -> str:
     return cell(" ".join(lines).replace("docs/", ""))
 
 
-def _family(name: str, family: Family, told: list[str]) -> tuple[str, ...]:
-    meaning = cell(f"{one_line(family.meaning)} {one_line(family.caveat)}".strip())
+def family_meaning(family: Family) -> str:
+    """What a family is, and what to beware of, on one line."""
+    return f"{one_line(family.meaning)} {one_line(family.caveat)}".strip()
+
+
+def reported_by(name: str) -> str:
+    """The programs that report a family."""
+    return ", ".join(reporters().get(name, [])) or "the agent"
+
+
+def sample_floor(signal: Signal) -> str:
+    """The number of samples below which a signal is absent; empty where it has none."""
+    return f"{signal.samples.min:g} {signal.samples.of}" if signal.samples else ""
+
+
+def unit_words(signal: Signal) -> str:
+    return signal.unit.replace("_", " ")
+
+
+def _family(name: str, family: Family) -> tuple[str, ...]:
     labels = " ".join(f"`{label}`" for label in family.labels)
-    return f"`{name}`", f"{family.type}, {family.unit}", labels, meaning, ", ".join(told) or "the agent"
+    return f"`{name}`", f"{family.type}, {family.unit}", labels, cell(family_meaning(family)), reported_by(name)
 
 
 def _signal(name: str, signal: Signal) -> tuple[str, ...]:
-    least = f"{signal.samples.min:g} {signal.samples.of}" if signal.samples else ""
-    return f"`{SIGNAL_PREFIX}{name}`", signal.unit.replace("_", " "), signal.scope, cell(signal.meaning), least
+    meaning = cell(signal.meaning)
+    return f"`{SIGNAL_PREFIX}{name}`", unit_words(signal), signal.scope, meaning, sample_floor(signal)

@@ -16,7 +16,7 @@ _INTRO = """\
 # Rules and levers
 
 Each code leads to the rule's page: its condition, the signals, the alert, what to do and what not, the references.
-`kvitals rules show KVC01` prints the same page. Codes are stable and never reused.
+`kvitals explain KVC01` prints the same page. Codes are stable and never reused.
 
 A *symptom* is what users notice. A *cause* explains symptoms and has levers. A *note* is worth knowing and no harm by
 itself. *Telemetry* is about what can not be seen. `page` and `ticket` are worth an alert; `info` is for who looks.
@@ -33,18 +33,19 @@ def page(knowledge: Knowledge) -> str:
             lines += ["", f"## {title}", ""]
             lines += table(("code", "what it means", "kind", "severity", "of each", "levers"), map(_rule, rules))
     lines += ["", "## Levers", "", "In the order in which they are tried.", ""]
-    offered = _offered(knowledge)
+    codes = lever_codes(knowledge)
     for lever in sorted(knowledge.levers.values(), key=lambda lever: (lever.step, lever.title)):
-        lines += _lever(lever, offered.get(lever.name, []))
+        lines += _lever(lever, codes.get(lever.name, []))
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _offered(knowledge: Knowledge) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def lever_codes(knowledge: Knowledge) -> dict[str, list[str]]:
+    """Lever -> the codes of the rules that offer it."""
+    codes: dict[str, list[str]] = {}
     for code, rule in sorted(knowledge.rules.items()):
         for use in rule.levers:
-            found.setdefault(use.lever, []).append(code)
-    return found
+            codes.setdefault(use.lever, []).append(code)
+    return {name: list(dict.fromkeys(several)) for name, several in codes.items()}
 
 
 def _rule(rule: Rule) -> tuple[str, ...]:
@@ -53,16 +54,21 @@ def _rule(rule: Rule) -> tuple[str, ...]:
 
 
 def _lever(lever: Lever, codes: list[str]) -> Iterator[str]:
-    by = ", ".join(f"[{code}]({RUNBOOKS}/{code}.md)" for code in dict.fromkeys(codes))
-    yield from (f"### {lever.name}", "", f"**{lever.title}.** {one_line(lever.does)}", "")
+    yield from (f"### {lever.name}", "")
+    yield from lever_text(lever, [f"[{code}]({RUNBOOKS}/{code}.md)" for code in codes])
+    yield ""
+
+
+def lever_text(lever: Lever, offered_by: list[str]) -> Iterator[str]:
+    """What a lever does, when it applies, what it costs and its settings. offered_by: codes of rules, as Markdown."""
+    yield from (f"**{lever.title}.** {one_line(lever.does)}", "")
     yield f"- When: {one_line(lever.when)}"
     yield f"- Does not fix: {one_line(lever.does_not_fix)}"
     yield f"- Risk: {one_line(lever.risk)}"
     yield f"- Moves: {', '.join(lever.moves)}; costs {_COST[lever.cost]}"
     yield f"- Its effect beforehand: {one_line(lever.estimate.how)}"
-    yield f"- Offered by: {by}" if by else f"- Offered by no rule: {one_line(lever.no_rule)}"
+    yield f"- Offered by: {', '.join(offered_by)}" if offered_by else f"- Offered by no rule: {one_line(lever.no_rule)}"
     yield from (f"- {_setting(setting)}" for setting in lever.settings)
-    yield ""
 
 
 def _setting(setting: SystemSetting) -> str:

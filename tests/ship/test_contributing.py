@@ -67,7 +67,7 @@ def test_the_guide_has_the_commands_from_nothing_to_a_board() -> None:
         "kvitals rules test",
         "kvitals rules lint",
         "kvitals triage app/demo/few_slots.kvcap",
-        "kvitals rules show",
+        "kvitals explain",
         "kvitals rules site",
         "python -m kvitals.dashboards.generate",
     ]
@@ -89,7 +89,7 @@ def test_two_files_are_all_that_is_edited(followed: Followed) -> None:
 
 def test_the_rule_has_a_page_an_alert_and_a_panel(followed: Followed) -> None:
     folder, done = followed
-    assert "More requests wait than we want" in done[f"kvitals rules show {CODE} --rules rules.d"].stdout
+    assert "More requests wait than we want" in done[f"kvitals explain {CODE} --rules rules.d"].stdout
     assert (folder / "www" / f"{CODE}.html").is_file()
     assert (folder / "mine" / "runbooks" / f"{CODE}.md").is_file()
     for over in ("agents", "engines"):

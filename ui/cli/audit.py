@@ -1,11 +1,10 @@
-"""`kvitals audit`: which signals moved before the objective was missed, by how long, and whether that is enough."""
+"""`kvitals knee --audit`: which signals moved before the objective was missed, and whether that was early enough."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -17,9 +16,9 @@ from kvitals.diagnoser import steps
 from kvitals.diagnoser.scaling_lead import Audit, Lead, Ready, audits, starts
 from kvitals.diagnoser.steps import step_of
 from kvitals.diagnoser.text import render
-from kvitals.ui.cli import prometheus
-from kvitals.ui.cli.common import add_judging_options, answer_console, print_json, setup
-from kvitals.ui.cli.knee import add_source, course, with_entity
+from kvitals.ui.cli.common import json_text, setup
+from kvitals.ui.cli.course import course, with_entity
+from kvitals.ui.cli.output import PrintedDocument, emit
 from kvitals.ui.formats import moment
 
 _TITLES = {
@@ -34,19 +33,8 @@ _TITLES = {
 }
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "audit",
-        description="The scaling-signal audit: what moved before p99 of first tokens passed its objective.",
-    )
-    add_source(parser)
-    parser.add_argument("--json", action="store_true", help="all of it as JSON")
-    add_judging_options(parser)
-    prometheus.add_options(parser, "--from and --to")
-    parser.set_defaults(do=do)
-
-
-def do(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Print the audit of what the arguments name. Raises UsageError."""
     chosen = setup(args)
     general = next(one.seconds for one in promised.general(chosen.config, chosen.slo_sources) if one.name == TTFT)
     with course(args, chosen) as of:
@@ -55,16 +43,19 @@ def do(args: argparse.Namespace) -> int:
         begun = starts(of.ask, of.start, of.end)
     if not found:
         raise UsageError(f"{of.name} has no time to first token of any engine")
-    if args.json:
-        print_json({"audits": list(map(with_entity, found)), "starts": list(map(with_entity, begun))})
-        return 0
-    console = answer_console()
-    console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim", soft_wrap=True)
-    needed = total(begun)
-    console.print(_started(begun), soft_wrap=True)
-    for one in found:
-        console.print()
-        show(one, needed, console)
+
+    def show_all(console: Console) -> None:
+        console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim")
+        needed = total(begun)
+        console.print(_started(begun))
+        for one in found:
+            console.print()
+            show(one, needed, console)
+
+    def encode() -> str:
+        return json_text({"audits": list(map(with_entity, found)), "starts": list(map(with_entity, begun))})
+
+    emit(PrintedDocument("Scaling-signal audit", show_all, encode), args.output)
     return 0
 
 

@@ -24,7 +24,6 @@ from kvitals.ui.cli.common import (
     EXIT_UNKNOWN,
     add_judging_options,
     agent_of,
-    answer_console,
     configuration,
     knowledge,
     parse_duration,
@@ -32,6 +31,7 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
+from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.cli.render import moment
 from kvitals.ui.formats import plain, seconds, short
 
@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("source", nargs="?", default="", metavar="URL|FILE", help="an agent, an engine or a recording")
     parser.add_argument("--window", default="15s", metavar="TIME", help="how long a live engine is listened to (15s)")
-    parser.add_argument("--json", action="store_true", help="the report and the cascades as JSON")
+    add_output_options(parser, "the report and the cascades")
     add_judging_options(parser)
     parser.set_defaults(do=do)
 
@@ -58,17 +58,20 @@ def do(args: argparse.Namespace) -> int:
     parse_duration(args.window, "--window")  # wrong ones are refused whatever the source is
     source = args.source or agent_of(configuration(args))
     known = _known(source, args)
-    if args.json:
-        print(json.dumps({"cache": known.cache, "cascades": known.cascades}))
-    else:
-        console = answer_console()
-        console.print(Text(source, style="bold"), soft_wrap=True)
+
+    def show_all(console: Console) -> None:
+        console.print(Text(source, style="bold"))
         for note in known.notes:
-            console.print(Text(f"  {plain(note)}", style="dim"), soft_wrap=True)
+            console.print(Text(f"  {plain(note)}", style="dim"))
         if known.cache.get("engines"):
             _show(known, source, console)
         else:
             _switch_on(knowledge(args.rules), console)
+
+    def encode() -> str:
+        return json.dumps({"cache": known.cache, "cascades": known.cascades})
+
+    emit(PrintedDocument("KV cache", show_all, encode), args.output)
     if not known.cache.get("engines"):
         return EXIT_UNKNOWN
     return EXIT_FINDINGS if _open(known) else EXIT_HEALTHY

@@ -11,6 +11,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,13 @@ from kvitals.ui.cli.common import (
     EXIT_HEALTHY,
     EXIT_UNKNOWN,
     add_judging_options,
-    answer_console,
     parse_duration,
     parse_url,
     recordings,
     setup,
     status_console,
 )
+from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit, is_text
 
 _STATE_STYLE = {"live": "green", "zero": "dim", "stale": "red", "missing": "red", "off": "yellow", "newer": "dim"}
 _STATE_WORDS = {
@@ -71,7 +72,7 @@ def add(commands: Any) -> None:
         metavar="TIME",
         help="time to observe engines (3s); of a recording: its last TIME",
     )
-    parser.add_argument("--json", action="store_true", help="the inspection as JSON")
+    add_output_options(parser, "the inspection")
     parser.add_argument("--schema", action="store_true", help="the JSON schema of --json, and nothing else")
     parser.add_argument("-v", "--verbose", action="store_true", help="every family and fact, not only what is amiss")
     add_judging_options(parser)
@@ -121,10 +122,14 @@ def _inspected(pipeline: Pipeline) -> Inspection:
 
 
 def _answer(inspection: Inspection, complaints: Sequence[str], args: argparse.Namespace) -> int:
-    if args.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(inspection)) + b"\n")
+    document = PrintedDocument(
+        _verdict(inspection).plain,
+        partial(show, inspection, verbose=args.verbose),
+        lambda: msgspec.json.format(msgspec.json.encode(inspection)).decode(),
+    )
+    emit(document, args.output)
+    if not is_text(args):
         return _EXIT[inspection.ok]
-    show(inspection, answer_console(), verbose=args.verbose)
     for complaint in complaints:
         status_console().print(complaint, style="red")
     return _EXIT[inspection.ok]

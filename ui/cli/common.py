@@ -253,9 +253,14 @@ def status_console() -> Console:
     return console
 
 
-def print_json(value: Any) -> None:
+def json_text(value: Any) -> str:
     """A document as JSON knows it: six digits, and what is no number is null."""
-    sys.stdout.write(json.dumps(_plain(value), indent=2) + "\n")
+    return json.dumps(_plain(value), indent=2)
+
+
+def print_json(value: Any) -> None:
+    """Print a document as `json_text` has it."""
+    sys.stdout.write(json_text(value) + "\n")
 
 
 def _plain(value: Any) -> Any:
@@ -273,4 +278,7 @@ def _plain(value: Any) -> Any:
 def print_wide(table: Table, console: Console, most: int = 200) -> None:
     """A table that runs over the terminal's edge, up to so many columns, rather than lose its figures."""
     needed = console.measure(table, options=console.options.update(width=most)).maximum
-    answer_console(max(console.width, needed)).print(table)
+    columns = console.width
+    console.width = max(columns, needed)
+    console.print(table)
+    console.width = columns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,12 @@ from kvitals.app.sources.live import Collector
 from kvitals.app.sources.recording import Moments, judge_recording, span_of
 from kvitals.diagnoser.text import plain, render
 from kvitals.rules.finding import Triage
+from kvitals.rules.finding import encode as encode_triage
 from kvitals.rules.model import Signal
 from kvitals.ui.cli.common import (
     add_judging_options,
-    answer_console,
     is_recording,
+    json_text,
     parse_duration,
     parse_moment,
     print_wide,
@@ -31,11 +33,13 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
+from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.formats import moment
 
 OBJECTIVES = ("ttft_p99_seconds", "itl_p99_seconds")
 """Signals that come first, whatever their difference."""
 
+COLUMNS = ("signal", "of", "A", "B", "B is", "over")
 ROWS = 15
 """Signals that are listed without `--all`, and fit one screen."""
 
@@ -65,6 +69,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--for", dest="seconds", default="12s", metavar="TIME", help="time to observe live engines (default: 12s)"
     )
+    add_output_options(parser, "both documents and the rows that are shown")
     parser.add_argument("--all", action="store_true", help="every signal, also those that hardly differ")
     add_judging_options(parser)
     parser.set_defaults(do=do)
@@ -74,17 +79,24 @@ def do(args: argparse.Namespace) -> int:
     parse_duration(args.seconds, "--for")  # wrong ones are refused whatever the sources are
     chosen = setup(args)
     sides = asyncio.run(_sides(args, chosen))
-    console = answer_console()
-    for letter, side in zip("AB", sides, strict=True):
-        _head(letter, side, console)
     rows = _rows(sides, chosen.knowledge.signals, args.all)
     shown = rows if args.all else rows[:ROWS]
-    if shown:
-        print_wide(_table(shown), console)
-    else:
-        console.print("No signal differs by a tenth or more. All of them: --all")
-    if len(rows) > len(shown):
-        console.print(f"{len(rows) - len(shown)} more signals differ by a tenth or more: --all", style="dim")
+
+    def show(console: Console) -> None:
+        for letter, side in zip("AB", sides, strict=True):
+            _head(letter, side, console)
+        if shown:
+            print_wide(_table(shown), console)
+        else:
+            console.print("No signal differs by a tenth or more. All of them: --all")
+        if len(rows) > len(shown):
+            console.print(f"{len(rows) - len(shown)} more signals differ by a tenth or more: --all", style="dim")
+
+    def encode() -> str:
+        documents = {letter: json.loads(encode_triage(side.document)) for letter, side in zip("AB", sides, strict=True)}
+        return json_text({**documents, "signals": [dict(zip(COLUMNS, row, strict=True)) for row in shown]})
+
+    emit(PrintedDocument(f"{sides[0].name} and {sides[1].name}", show, encode), args.output)
     return 0
 
 
@@ -118,7 +130,7 @@ def _rows(sides: Sequence[ComparedSource], signals: Mapping[str, Signal], everyt
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("signal", "of", "A", "B", "B is", "over"):
+    for column in COLUMNS:
         table.add_column(column, no_wrap=True, justify="right" if column in "AB" else "left")
     for row in rows:
         table.add_row(*row)

@@ -1,4 +1,4 @@
-"""`kvitals curve`: the hit rate that each size of cache would have had."""
+"""`kvitals whatif --curve`: the hit rate that each size of cache would have had."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.text import Text
 
 from kvitals.app.lookups import Lookups
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow
-from kvitals.ui.cli.common import answer_console
-from kvitals.ui.cli.whatif import add_subject_options, head, replay_plan, subject
+from kvitals.ui.cli.accesses import head, replay_plan
+from kvitals.ui.cli.output import PrintedDocument, emit
 from kvitals.ui.formats import bar, short
 
 PER_OCTAVE = 8
@@ -22,29 +23,22 @@ MOST_LINES = 12
 WIDTH = 32
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "curve",
-        description="The hit rate of one LRU cache against its size, from recorded accesses, and how much is enough.",
-    )
-    add_subject_options(parser)
-    parser.add_argument("--json", action="store_true", help="the points as JSON")
-    parser.set_defaults(do=do)
+def run(subject: Lookups, args: argparse.Namespace) -> int:
+    """Print the curve of recorded accesses. Raises UsageError."""
+    rows = replay_plan(subject, ReplayPlan(capacities=_capacities(subject), rate=args.sample, seed=args.seed))
 
+    def show(console: Console) -> None:
+        head(subject, console)
+        for line in plot(rows, subject.today):
+            console.print(line)
+        console.print()
+        for sentence in _enough(rows, subject):
+            console.print(sentence)
 
-def do(args: argparse.Namespace) -> int:
-    of = subject(args)
-    rows = replay_plan(of, ReplayPlan(capacities=_capacities(of), rate=args.sample, seed=args.seed))
-    if args.json:
-        print("[\n" + ",\n".join(json.dumps(_point(row, of)) for row in rows) + "\n]")
-        return 0
-    console = answer_console()
-    head(of, console)
-    for line in plot(rows, of.today):
-        console.print(line)
-    console.print()
-    for sentence in _enough(rows, of):
-        console.print(sentence)
+    def encode() -> str:
+        return "[\n" + ",\n".join(json.dumps(_point(row, subject)) for row in rows) + "\n]"
+
+    emit(PrintedDocument("Hit rate by size of the cache", show, encode), args.output)
     return 0
 
 

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from kvitals.agent import objectives as promised
-from kvitals.app import timeseries_sources
 from kvitals.app.errors import UsageError
-from kvitals.app.history_recorder import history_file
 from kvitals.app.pipeline import Setup
 from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.binding import UNKNOWN, Binding, bindings
 from kvitals.diagnoser.operating_point import NOW_SECONDS, Bin, BoundedEstimate, Limit, OperatingPoint, operating_point
-from kvitals.diagnoser.scaling_lead import Audit, Ready
 from kvitals.diagnoser.steps import Steps, gather, step_of, together
 from kvitals.diagnoser.text import render
 from kvitals.series.types import Labels
-from kvitals.ui.cli import prometheus
+from kvitals.ui.cli import audit, prometheus
 from kvitals.ui.cli.common import (
     add_judging_options,
-    agent_of,
-    answer_console,
+    json_text,
     parse_duration,
-    parse_past,
-    print_json,
     setup,
 )
+from kvitals.ui.cli.course import add_source, course, with_entity
+from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.formats import bar, moment
 
 BINDING_SECONDS = 3600.0
@@ -61,30 +54,21 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--step", metavar="TIME", help="seconds that are one point (default: by how far rows are apart)"
     )
-    parser.add_argument("--json", action="store_true", help="all of it as JSON")
+    parser.add_argument(
+        "--audit",
+        action="store_true",
+        help="the scaling-signal audit instead: which signals moved before TTFT p99 passed its objective, how long"
+        " before, and whether an engine starts in that time",
+    )
+    add_output_options(parser, "every number")
     add_judging_options(parser)
     prometheus.add_options(parser, "--from and --to")
     parser.set_defaults(do=do)
 
 
-def add_source(parser: argparse.ArgumentParser, none: str = "the history of this node's agent") -> None:
-    """Where it is read what engines did over time. none: what it is where nothing is named."""
-    parser.add_argument(
-        "source",
-        nargs="?",
-        metavar="URL|DIR|FILE",
-        help=f"a kvitals agent, the directory of a history, a recording; none: {none}",
-    )
-    parser.add_argument(
-        "--history", action="store_true", help="the history of this node's agent, whether it runs or not"
-    )
-    parser.add_argument(
-        "--from", dest="from_", metavar="T", help="from then on: RFC 3339, or --from=-7d (a day before)"
-    )
-    parser.add_argument("--to", metavar="T", help="until then (now)")
-
-
 def do(args: argparse.Namespace) -> int:
+    if args.audit:
+        return audit.run(args)
     chosen = setup(args)
     with course(args, chosen) as of:
         found = points(of, chosen, args)
@@ -92,39 +76,18 @@ def do(args: argparse.Namespace) -> int:
         bound = {one.entity: one for one in bindings(of.ask, since, of.end, of.gap)}
     if not found:
         raise UsageError(f"{of.name} knows of no engine that says how many requests it runs")
-    if args.json:
-        print_json([_document(point, bound.get(point.entity), of) for point in found])
-        return 0
-    console = answer_console()
-    console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim", soft_wrap=True)
-    for point in found:
-        console.print()
-        show(point, bound.get(point.entity), console)
+
+    def show_all(console: Console) -> None:
+        console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim")
+        for point in found:
+            console.print()
+            show(point, bound.get(point.entity), console)
+
+    def encode() -> str:
+        return json_text([_document(point, bound.get(point.entity), of) for point in found])
+
+    emit(PrintedDocument("Knee and headroom", show_all, encode), args.output)
     return 0
-
-
-def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[TimeseriesSource]:
-    """What the arguments ask for. Raises UsageError."""
-    start = parse_past(args.from_, "--from") if args.from_ else None
-    end = parse_past(args.to, "--to") if args.to else None
-    if start is not None and start >= (end or time.time()):
-        raise UsageError("--from must lie before --to")
-    if sum(map(bool, (args.source, args.history, args.prometheus))) > 1:
-        raise UsageError("one of URL, DIR or FILE, --history and --prometheus")
-    if args.source and "://" in args.source:
-        args = argparse.Namespace(**{**vars(args), "prometheus": args.source})
-    if args.prometheus:
-        return timeseries_sources.of_server(prometheus.access(args), chosen, start, end or time.time())
-    path = Path(args.source) if args.source else None
-    if path is not None and not path.exists():
-        raise UsageError(f"no file or directory {path}; a URL begins with http://")
-    if path is not None and path.is_file() and path.suffix != ".db":
-        return timeseries_sources.of_recording(path, chosen)
-    file = history_file(path, chosen.config)
-    if not file.exists():
-        at = agent_of(chosen.config)
-        raise UsageError(f"no history at {file}: `kvitals run` keeps one; an agent elsewhere is asked by URL ({at})")
-    return timeseries_sources.of_history(file, start, end)
 
 
 def points(of: TimeseriesSource, chosen: Setup, args: argparse.Namespace) -> list[OperatingPoint]:
@@ -279,8 +242,3 @@ def _document(point: OperatingPoint, bound: Binding | None, of: TimeseriesSource
             "slots_from": bound.slots_from,
         }
     return {**with_entity(point), "source": of.name, "binding": binding}
-
-
-def with_entity(one: OperatingPoint | Audit | Ready) -> dict[str, Any]:
-    """What is known of an entity as a document, its labels included."""
-    return {**asdict(replace(one, entity=Labels())), "entity": dict(one.entity)}

@@ -28,13 +28,12 @@ GROUPS = {
         "trace": "where the time of a request went",
         "compare": "two engines or two windows, side by side",
         "check": "which telemetry exists, what is wrong with it, and which flag enables more",
+        "explain": "the page of a rule, metric, signal, lever or word",
         "lint": "what is wrong with boards and alerts, with the corrected query",
     },
     "plan": {
-        "whatif": "the hit rate with other memory, routing or eviction",
-        "curve": "the hit rate of each cache size",
-        "knee": "how much load engines carry, and which limit binds",
-        "audit": "which signal leads the objective, and by how long",
+        "whatif": "the hit rate with other memory, routing or eviction; the hit rate of each cache size",
+        "knee": "how much load engines carry, which limit binds, and which signals warn early",
         "size": "how many GPUs a workload needs, and their cost",
         "review": "the week: tokens per GPU-hour, cost, waste, incidents, levers",
         "upgrade": "which flags, defaults, metrics, boards and alerts change with a version of an engine",
@@ -44,6 +43,7 @@ GROUPS = {
         "web": "the web page alone",
         "tap": "an observing proxy before one engine or router",
         "notify": "diagnose the alerts of a fleet and forward them",
+        "config": "init: a first kvitals.toml for this machine; check: what it says against what runs",
         "history": "what the agent keeps on disk: list, export, prune",
     },
     "record": {
@@ -51,13 +51,20 @@ GROUPS = {
         "replay": "the verdicts of a recording over time, or its pages as HTTP targets",
     },
     "extend": {
-        "rules": "list, show and publish rules; write, test and lint your own",
+        "export": "boards, alerts, recording rules, Alertmanager's configuration, runbooks, the mixin",
+        "rules": "list and publish rules; write, test and lint your own",
     },
 }
 """Every command with one line of help, in the order of `kvitals --help`. The module `kvitals.ui.cli.NAME` has it."""
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 
+ALIASES = {"curve": ("whatif", "--curve"), "audit": ("knee", "--audit")}
+"""Old commands and what they are now. They go after 0.1."""
+
 EXIT_BAD_USE = 2
+SHORT = {"init": ("config", "init")}
+"""Commands that are part of another one and have a name of their own."""
+
 PAST = re.compile(r"-\d[\d.]*(ms|s|m|h|d)?")
 """So long ago: a value that begins as an option does."""
 
@@ -134,7 +141,15 @@ def _run(words: list[str]) -> int:
         print(f"kvitals {version('kvitals')}")
         return 0
     if first == "help":
-        return _run([*words[1:2], "--help"])
+        return _run([*words[1:], "--help"])
+    if first == "completion":
+        return _completion(words[1:])
+    if first in SHORT:
+        return _run([*SHORT[first], *words[1:]])
+    if first in ALIASES:
+        now = ALIASES[first]
+        print(f"kvitals: `{first}` is now `{' '.join(now)}`; the old name is removed after 0.1", file=sys.stderr)
+        return _run([*now, *words[1:]])
     if first not in COMMANDS:
         print(_unknown(first), file=sys.stderr)
         return EXIT_BAD_USE
@@ -148,6 +163,21 @@ def _run(words: list[str]) -> int:
         from kvitals.ui.cli.failures import report_failure  # it imports whatever may fail
 
         return report_failure(error)
+
+
+def _completion(words: list[str]) -> int:
+    """Print the completion script of a shell."""
+    from kvitals.ui.cli.completion import SHELLS, script  # it imports every command
+
+    if len(words) == 1 and words[0] in SHELLS:
+        sys.stdout.write(script(words[0]))
+        return 0
+    usage = (
+        f"usage: kvitals completion {'|'.join(SHELLS)}\n\nbash: add `source <(kvitals completion bash)` to ~/.bashrc."
+    )
+    asked = words[:1] in (["-h"], ["--help"])
+    print(usage, file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else EXIT_BAD_USE
 
 
 def _joined(words: Sequence[str]) -> Iterator[str]:
@@ -196,7 +226,11 @@ def _help() -> str:
     lines = ["usage: kvitals COMMAND ...", "", ABOUT]
     for group, commands in GROUPS.items():
         lines += ["", group, *(f"  {name:<{width}}{line}" for name, line in commands.items())]
-    return "\n".join([*lines, "", "kvitals COMMAND --help: its options. kvitals --version: the version.", "", EXAMPLES])
+    more = (
+        "kvitals COMMAND --help, kvitals help COMMAND: its options. kvitals --version: the version.",
+        "kvitals completion bash|zsh|fish: completion for your shell.",
+    )
+    return "\n".join([*lines, "", *more, "", EXAMPLES])
 
 
 def _unknown(word: str) -> str:
@@ -204,7 +238,7 @@ def _unknown(word: str) -> str:
         return (
             f"kvitals: option {word} comes after a command: kvitals COMMAND {word}. kvitals --help lists the commands."
         )
-    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    near = difflib.get_close_matches(word, [*COMMANDS, *SHORT, "completion", "help"], n=1)
     meant = f" Did you mean {near[0]}?" if near else ""
     return f"kvitals: {word!r} is no command.{meant} kvitals --help lists the commands."
 

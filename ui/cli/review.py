@@ -9,6 +9,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from rich.console import Console
+
 from kvitals.app.errors import UsageError
 from kvitals.app.history_recorder import history_file
 from kvitals.app.pipeline import Setup
@@ -22,12 +25,12 @@ from kvitals.app.weekly_review import (
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
     add_judging_options,
-    answer_console,
     parse_duration,
     parse_past,
     setup,
     status_console,
 )
+from kvitals.ui.cli.output import Block, PrintedDocument, add_output_options, emit
 from kvitals.ui.review.write import write
 
 WEEK = "7d"
@@ -57,6 +60,7 @@ def add(commands: Any) -> None:
     )
     add_judging_options(parser)
     prometheus.add_options(parser, "--from and --to")
+    add_output_options(parser, "the review document")
     parser.set_defaults(do=do)
 
 
@@ -74,9 +78,14 @@ def do(args: argparse.Namespace) -> int:
         files = write(found, args.out)
     except OSError as error:
         raise UsageError(f"can not write to {args.out}: {error.strerror}; choose another --out") from error
-    console = answer_console()
-    for sentence in found.story:
-        console.print(f"{sentence}\n")
+
+    def show(console: Console) -> None:
+        for sentence in found.story:
+            console.print(f"{sentence}\n")
+
+    blocks = [Block(sentence) for sentence in found.story]
+    document = PrintedDocument("Weekly review", show, lambda: msgspec.json.encode(found).decode(), lambda: blocks)
+    emit(document, args.output)
     status_console().print(f"{time.monotonic() - began:.0f} s; written: {', '.join(str(path) for path in files)}")
     return 0
 

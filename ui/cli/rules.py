@@ -1,4 +1,4 @@
-"""`kvitals rules`: list, show and publish rules. Rules of one's own: `kvitals.ui.cli.rules_authoring`."""
+"""`kvitals rules`: list and publish rules. Rules of one's own: `kvitals.ui.cli.rules_authoring`."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.table import Table
 
 from kvitals.app.errors import UsageError
-from kvitals.dashboards import runbooks, runbooks_site
+from kvitals.dashboards import runbooks_site
 from kvitals.rules.loader import Knowledge, load
 from kvitals.rules.model import Rule
-from kvitals.ui.cli import rules_authoring
+from kvitals.ui.cli import explain, rules_authoring
 from kvitals.ui.cli.common import add_rules_option, answer_console, print_json, status_console
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("rules")
-    sub = parser.add_subparsers(dest="what", metavar="list|show|site|new|test|lint", required=True)
+    sub = parser.add_subparsers(dest="what", metavar="list|site|new|test|lint", required=True)
     listed = sub.add_parser("list", help="every rule, a line each")
     listed.add_argument("--json", action="store_true", help="the list as JSON")
     add_rules_option(listed)
     listed.set_defaults(do=list_)
-    shown = sub.add_parser("show", help="a rule's page")
-    shown.add_argument("code", metavar="CODE")
+    shown = sub.add_parser("show")  # the old name of `kvitals explain`; it goes after 0.1
+    shown.add_argument("word", nargs=1, metavar="CODE")
+    explain.add_output_option(shown)
     add_rules_option(shown)
-    shown.set_defaults(do=show)
+    shown.set_defaults(do=explain.do)
     sited = sub.add_parser("site", help="every rule's page as a small static site")
     sited.add_argument("--out", type=Path, default=Path("runbooks"), metavar="DIR", help="where to (runbooks)")
     add_rules_option(sited)
@@ -59,21 +59,12 @@ def _listed(rule: Rule) -> dict[str, str]:
     }  # fmt: skip
 
 
-def show(args: argparse.Namespace) -> int:
-    knowledge = load(args.rules)
-    rule = knowledge.rules.get(args.code.upper())
-    if rule is None:
-        raise UsageError(f"no rule {args.code}; kvitals rules list shows them")
-    answer_console().print(Markdown(runbooks.page(rule, knowledge)))
-    return 0
-
-
 def site(args: argparse.Namespace) -> int:
     knowledge = load(args.rules)
     try:
         pages = runbooks_site.write(knowledge, args.out)
     except OSError as error:
-        raise UsageError(f"can not write to {args.out}: {error.strerror}; choose another --out") from error
+        raise UsageError(f"cannot write to {args.out}: {error.strerror}; choose another --out") from error
     print(f"{pages} pages; open {args.out / runbooks_site.HOME}")
     return _problems(knowledge, answer_console())
 

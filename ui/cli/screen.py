@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvitals.rules.finding import Finding, LeverAdvice, SloInForce, Triage
+from kvitals.ui.cli.output import Block, Item
 from kvitals.ui.cli.render import SEVERITY_STYLE, change_of, moment, names, show_change, spark, verdict_line
 
 LINES = 25
@@ -24,6 +25,7 @@ SPARK_COLUMNS = 76
 """The least width at which the course of a value fits beside it."""
 
 CONCLUSION_LINES, SYMPTOM_LINES, OTHERS_LINES = 3, 2, 2
+MORE = " · more: -v"
 UNKNOWN = 6
 """Checks that were not made and are listed where the verdict itself is unknown."""
 
@@ -40,6 +42,48 @@ def show(document: Triage, console: Console) -> None:
         if len(console.render_lines(parts, pad=False)) <= LINES:
             break
     console.print(parts)
+
+
+def blocks(document: Triage) -> list[Block]:
+    """The same as parts for a ticket, a chat or a mail."""
+    leading = document.leading
+    parts = [Block(_head(document).plain), *(Block(line.plain) for line in _objectives(document.slo))]
+    if document.since_change is not None:
+        change = document.since_change
+        effects = tuple(Item(f"{one.title}: {one.text} ({one.verdict})") for one in change.effects)
+        parts += [Block(f"Since the change of {change.entity.title}: {', '.join(change.changed)}. {change.conclusion}")]
+        parts += [Block("Before and after", effects)] if effects else []
+    if leading:
+        parts += _finding_blocks(leading[0], document)
+    if others := leading[1:]:
+        parts.append(Block("Also", tuple(Item(f"{one.code} {one.title} ({one.entity.title})") for one in others)))
+    if document.healthy is None and document.unknown:
+        reasons = (Item(f"{one.code} {one.title}: {one.reason}") for one in document.unknown[:UNKNOWN])
+        parts.append(Block("Not checked", tuple(reasons)))
+    return [
+        *parts,
+        *(Block(line.plain) for line in _warnings(document)),
+        Block(_last(document).plain.removesuffix(MORE)),
+    ]
+
+
+def _finding_blocks(finding: Finding, document: Triage) -> list[Block]:
+    parts = [Block(_title(finding, document).plain), Block(finding.conclusion)]
+    if explained := document.explained(finding):
+        codes = ", ".join(dict.fromkeys(one.code for one in explained))
+        parts.append(Block(f"Explains {codes}: {explained[0].conclusion}"))
+    proof = tuple(Item(f"{item.title}: {item.text}") for item in finding.evidence if item.lines)[:PROOFS]
+    now = tuple(_lever_item(lever) for lever in finding.levers if not lever.restart)[:2]
+    later = tuple(_lever_item(lever) for lever in finding.levers if lever.restart)[:2]
+    lists = (("Proof", proof), ("Now (no restart)", now), ("Then (restart or deploy)", later))
+    return [*parts, *(Block(name, items) for name, items in lists if items)]
+
+
+def _lever_item(lever: LeverAdvice) -> Item:
+    effect = lever.predicted[0] if lever.predicted else None
+    detail = f"expect: {effect.title} {effect.text}" if effect else f"why: {lever.why}"
+    setting, now, today = change_of(lever.setting).plain.partition(" (now ") if lever.setting else ("", "", "")
+    return Item(lever.title, setting, f"{now}{today}; {detail}".strip() if now else detail)  # the code is for pasting
 
 
 def _parts(document: Triage, now: int, later: int, width: int) -> list[RenderableType]:
@@ -149,7 +193,7 @@ def _last(document: Triage) -> Text:
     ]
     said = ", ".join(f"{number} {word}" for number, word in counted if number)
     engines = names([engine["engine"] for engine in coverage.engines]) or "no engine seen"
-    return Text(f"{said} · {engines} · more: -v", style="dim")
+    return Text(f"{said} · {engines}{MORE}", style="dim")
 
 
 def _clipped(said: str | Text, width: int, lines: int, left: int) -> Padding:

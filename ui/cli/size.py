@@ -30,8 +30,9 @@ from kvitals.diagnoser.sizing.workload import Lengths, Workload
 from kvitals.rules import catalogue
 from kvitals.rules.catalogue import CatalogueError, Gpu, Model
 from kvitals.ui.cli import prometheus
-from kvitals.ui.cli.common import add_judging_options, answer_console, parse_duration, print_json, print_wide, setup
-from kvitals.ui.cli.knee import add_source, course
+from kvitals.ui.cli.common import add_judging_options, json_text, parse_duration, print_wide, setup
+from kvitals.ui.cli.course import add_source, course
+from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 
 DESCRIPTION = """\
 Sizes a fleet for a workload, a model and a GPU, step by step, each number with how it was come by.
@@ -66,7 +67,7 @@ def add(commands: Any) -> None:
     _add_workload(parser.add_argument_group("the workload"))
     _add_machine(parser.add_argument_group("the model and the hardware"))
     _add_known(parser.add_argument_group("what is known of one instance"))
-    parser.add_argument("--json", action="store_true", help="all of it as JSON")
+    add_output_options(parser, "every number")
     add_judging_options(parser)
     prometheus.add_options(parser, "--from and --to")
     parser.set_defaults(do=do)
@@ -126,21 +127,24 @@ def do(args: argparse.Namespace) -> int:
     found = _seen(args, chosen)
     base = _inputs(args, found, _model(args, found), chosen)
     priced = _Prices(base.price, chosen.config.review)
-    console = answer_console()
+    others: _Comparison | None = None
     try:
         if args.gpu is not None:
             made = plan(priced.on(base, catalogue.gpu(args.gpu)))
         else:
-            made = _compared(base, priced, console, quiet=args.json)
+            made, others = _compared(base, priced)
     except SizingError as error:
         helps = f"\nWhat would help: {', '.join(error.remedies)}" if error.remedies else ""
         raise UsageError(f"{error}{helps}") from error
     except CatalogueError as error:
         raise UsageError(str(error)) from error
-    if args.json:
-        print_json(_document(made))
-    else:
+
+    def show_all(console: Console) -> None:
+        if others is not None:
+            _show_others(others, console)
         show(made, found, console)
+
+    emit(PrintedDocument(_verdict(made), show_all, lambda: json_text(_document(made))), args.output)
     return 0
 
 
@@ -198,7 +202,22 @@ class _Prices:
         return replace(base, gpu=gpu, price=price)
 
 
-def _compared(base: Inputs, priced: _Prices, console: Console, *, quiet: bool) -> SizingPlan:
+@dataclass(frozen=True)
+class _Comparison:
+    """Every GPU of the catalogue: those that serve, and those that do not with their reasons."""
+
+    serving: Table
+    failed: Mapping[str, SizingError]
+
+
+def _show_others(others: _Comparison, console: Console) -> None:
+    print_wide(others.serving, console)
+    for gpus, why in _reasons(others.failed):
+        console.print(Text(f"not {gpus}: {why}", style="dim"))
+    console.print()
+
+
+def _compared(base: Inputs, priced: _Prices) -> tuple[SizingPlan, _Comparison]:
     """Every GPU of the catalogue; the one whose fleet costs least, of those without a price the fewest GPUs."""
     good: list[SizingPlan] = []
     failed: dict[str, SizingError] = {}
@@ -216,12 +235,8 @@ def _compared(base: Inputs, priced: _Prices, console: Console, *, quiet: bool) -
         table.add_row(gpu.name, str(one.chosen.layout), f"{one.fleet.instances}", f"{one.fleet.gpus}", money)
     if not good:
         raise _nothing(base, failed)
-    if not quiet:
-        print_wide(table, console)
-        for gpus, why in _reasons(failed):
-            console.print(Text(f"not {gpus}: {why}", style="dim"))
-        console.print()
-    return min(good, key=lambda one: (one.usd_per_hour is None, one.usd_per_hour or 0.0, one.fleet.gpus))
+    best = min(good, key=lambda one: (one.usd_per_hour is None, one.usd_per_hour or 0.0, one.fleet.gpus))
+    return best, _Comparison(table, failed)
 
 
 def _reasons(failed: Mapping[str, SizingError]) -> Iterator[tuple[str, str]]:

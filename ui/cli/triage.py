@@ -6,9 +6,11 @@ import argparse
 import asyncio
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
 from kvitals.app.agent_client import AgentClient, AgentRefusedError, NotKvitalsError
@@ -23,7 +25,6 @@ from kvitals.series.promql import PromQLError
 from kvitals.ui.cli import prometheus, render, screen
 from kvitals.ui.cli.common import (
     add_judging_options,
-    answer_console,
     exit_code,
     judged_until,
     parse_duration,
@@ -35,6 +36,7 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
+from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 
 
 def add(commands: Any) -> None:
@@ -60,7 +62,7 @@ def add(commands: Any) -> None:
         " agent's URL",
     )
     parser.add_argument("--for", dest="seconds", default="12s", metavar="TIME", help="live: how long to look (12s)")
-    parser.add_argument("--json", action="store_true", help="the triage document as JSON")
+    add_output_options(parser, "the triage document")
     parser.add_argument("--watch", action="store_true", help="live: go on, and print when the verdict changes")
     parser.add_argument("--probe", action="store_true", help="live: also send a one-token request to each engine")
     parser.add_argument(
@@ -212,21 +214,23 @@ async def _watch(collector: Collector, before: Triage, args: argparse.Namespace)
     return document
 
 
-def _print(document: Triage, verbose: int) -> None:
-    if verbose:
-        render.show(document, answer_console(), verbose=verbose > 1)
-    else:
-        screen.show(document, answer_console())
-
-
 def _gist(document: Triage) -> tuple[object, ...]:
     fired = [*document.causes, *document.symptoms, *document.telemetry]
     return (document.healthy, *((f.code, f.entity.title) for f in fired))
 
 
 def _answer(document: Triage, args: argparse.Namespace) -> int:
-    if args.json:
-        sys.stdout.write(encode(document).decode() + "\n")
-    else:
-        _print(document, args.verbose)
+    emit(_printed(document, args.verbose), args.output)
     return exit_code(document)
+
+
+def _printed(document: Triage, verbose: int) -> PrintedDocument:
+    def show(console: Console) -> None:
+        if verbose:
+            render.show(document, console, verbose=verbose > 1)
+        else:
+            screen.show(document, console)
+
+    blocks = None if verbose else partial(screen.blocks, document)
+    title = render.verdict_line(document).plain
+    return PrintedDocument(title, show, lambda: encode(document).decode(), blocks)

@@ -5,23 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 from kvitals.app.errors import UsageError
-from kvitals.app.lookups import Lookups, agent_lookups, parse_capacity, parse_size, recorded_lookups
-from kvitals.app.trace_files import read_trace
+from kvitals.app.lookups import Lookups, parse_capacity, parse_size
 from kvitals.diagnoser.replay_worth import Worth, base_of, worth
 from kvitals.kvcache.eviction import POLICIES
-from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError
 from kvitals.kvcache.routing import ROUTINGS
-from kvitals.kvcache.sampling import SampleError
-from kvitals.kvcache.whatif import ReplayPlan, ReplayRow, what_if
-from kvitals.ui.cli.common import answer_console, parse_duration, parse_url, print_wide, status_console
+from kvitals.kvcache.whatif import ReplayPlan, ReplayRow
+from kvitals.ui.cli import curve
+from kvitals.ui.cli.accesses import add_subject_options, head, replay_plan, subject
+from kvitals.ui.cli.common import parse_duration, print_wide
+from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.formats import short
 
 MAX_ROWS = 1000
@@ -48,6 +47,9 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_subject_options(parser)
+    parser.add_argument(
+        "--curve", action="store_true", help="the hit rate of one LRU cache at each size, and the size that is enough"
+    )
     parser.add_argument("--capacity", metavar="LIST", help="capacities to try (1x,2x,inf where today's is known)")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes to route over (1)")
     parser.add_argument("--routing", default="round-robin", metavar="LIST", help=f"{', '.join(ROUTINGS)} (round-robin)")
@@ -61,73 +63,25 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--prefill-rate", type=float, metavar="TOKENS", help="prompt tokens that a node computes in a second, for times"
     )
-    parser.add_argument("--json", action="store_true", help="the rows as JSON")
+    add_output_options(parser, "the rows")
     parser.set_defaults(do=do)
-
-
-def add_subject_options(parser: argparse.ArgumentParser) -> None:
-    """Options of every command that replays accesses."""
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--capture", type=Path, metavar="FILE", help="a recording (.kvcap) of engines with KV events")
-    source.add_argument("--agent", metavar="URL", help="a running agent that hears KV events (http://127.0.0.1:9477)")
-    source.add_argument("--trace", type=Path, metavar="FILE", help="a trace in Mooncake's JSONL format, also as .gz")
-    parser.add_argument(
-        "--block-size", type=int, default=BLOCK_SIZE, metavar="TOKENS", help=f"of the trace's ids ({BLOCK_SIZE})"
-    )
-    parser.add_argument(
-        "--today", metavar="SIZE", help="what one node has today, in blocks or tokens (58594, 30000000t)"
-    )
-    parser.add_argument(
-        "--sample", type=float, default=1.0, metavar="SHARE", help="look at this share of blocks only (1)"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sample and of sticky routing (0)")
-
-
-def subject(args: argparse.Namespace) -> Lookups:
-    """What the options name. Raises UsageError, CaptureError."""
-    if args.trace is None:
-        of = _of_ledger(args)
-    else:
-        try:
-            of = Lookups(read_trace(args.trace, args.block_size), str(args.trace), None)
-        except TraceError as error:
-            raise UsageError(str(error)) from error
-    if args.today is None:
-        return of
-    return replace(of, today=parse_size(args.today, of.accesses.block_size, "--today"))
-
-
-def _of_ledger(args: argparse.Namespace) -> Lookups:
-    """The look-ups of a recording or of an agent, and the blocks of its largest engine."""
-    if args.capture is not None:
-        return recorded_lookups(args.capture)
-    return agent_lookups(parse_url(args.agent, "--agent:"))
 
 
 def do(args: argparse.Namespace) -> int:
     of = subject(args)
+    if args.curve:
+        return curve.run(of, args)
     rows = replay_plan(of, _plan(args, of))
     base = base_of(rows, of.today)
     worths = [worth(row, base, len(of.accesses), args.prefill_rate) for row in rows]
-    if args.json:
-        print(_json(rows, worths, of))
-        return 0
-    console = answer_console()
-    head(of, console)
-    print_wide(_table(rows, worths, base), console)
-    _foot(of, rows, base, args, console)
+
+    def show(console: Console) -> None:
+        head(of, console)
+        print_wide(_table(rows, worths, base), console)
+        _foot(of, rows, base, args, console)
+
+    emit(PrintedDocument("Predicted hit rates", show, lambda: _json(rows, worths, of)), args.output)
     return 0
-
-
-def replay_plan(of: Lookups, plan: ReplayPlan) -> list[ReplayRow]:
-    """The rows of a plan. Raises UsageError."""
-    try:
-        with status_console().status("replaying"):
-            return what_if(of.accesses, plan)
-    except SampleError as error:
-        raise UsageError(f"--sample: {error}") from error
-    except ValueError as error:
-        raise UsageError(f"{of.title}: {error}") from error
 
 
 def _plan(args: argparse.Namespace, of: Lookups) -> ReplayPlan:
@@ -178,27 +132,6 @@ def _json(rows: Sequence[ReplayRow], worths: Sequence[Worth], of: Lookups) -> st
 
 def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
-
-
-def head(of: Lookups, console: Console) -> None:
-    """What was replayed, and how much of all there was that is."""
-    accesses = of.accesses
-    lasted = float(accesses.time[-1] - accesses.time[0])
-    console.print(of.title, style="bold", soft_wrap=True)
-    console.print(
-        f"{len(accesses):,} requests in {lasted:,.0f} s, {int(accesses.tokens.sum()):,} prompt tokens, "
-        f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up",
-        soft_wrap=True,
-    )
-    share = "an unknown share" if accesses.observed is None else f"{accesses.observed:.0%}"
-    console.print(
-        f"observed: {share} of look-ups ({accesses.learned or 'nothing is known of the rest'})",
-        style="dim",
-        soft_wrap=True,
-    )
-    if (hit := of.recorded_hit_rate) is not None:
-        console.print(f"hit when recorded: {hit:.2%}, to be compared with today's size below", soft_wrap=True)
-    console.print()
 
 
 def _table(rows: Sequence[ReplayRow], worths: Sequence[Worth], base: ReplayRow) -> Table:

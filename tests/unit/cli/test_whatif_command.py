@@ -1,4 +1,4 @@
-"""`kvitals whatif` and `kvitals curve` as a user would type them."""
+"""`kvitals whatif` and `kvitals whatif --curve` as a user would type them."""
 
 from __future__ import annotations
 

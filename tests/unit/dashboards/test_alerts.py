@@ -20,6 +20,7 @@ from kvitals.dashboards.alerts_conditions import expression, negative, positive
 from kvitals.dashboards.alerts_files import with_agents, without_agents
 from kvitals.dashboards.alerts_guards import GROUP
 from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.board_files import family_metrics, shipped_boards
 from kvitals.dashboards.generate import GENERATED
 from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS, PageCoverage
 from kvitals.dashboards.recording_rules import DERIVED, in_order, reads, record
@@ -77,7 +78,7 @@ def test_what_rules_of_engines_read_is_recorded_or_on_a_page() -> None:
     recorded = {rule["record"] for rule in rules(recording)}
     coverage = PageCoverage(knowledge())
     read = {name for rule in [*rules(recording), *rules(alerting)] for name in names(parse(rule["expr"]))}
-    read |= boards.metrics(knowledge())
+    read |= family_metrics(shipped_boards().values(), knowledge())
     ours = {name for name in read if family_of(name, knowledge().families) and coverage.reports(Selector(name))}
     assert len(ours) > 90
     assert ours <= recorded

@@ -14,7 +14,8 @@ import pytest
 
 from kvitals.config import build
 from kvitals.rules.loader import load
-from kvitals.ui.cli.main import COMMANDS, main, parser
+from kvitals.ui.cli.completion import SHELLS
+from kvitals.ui.cli.main import COMMANDS, SHORT, main, parser
 from tests.support.loops import for_each
 
 ROOT = Path(__file__).parents[3]
@@ -68,6 +69,10 @@ def test_commands_are_ones_that_there_are(path: Path, capsys: pytest.CaptureFixt
         words = shlex.split(line)
         if set(words) & {"--help", "--version", "version"}:
             continue
+        if words[0] == "completion":
+            assert words[1] in SHELLS, f"{NAMES[path]}: kvitals {line}: no such shell"
+            continue
+        words = [*SHORT.get(words[0], words[:1]), *words[1:]]
         try:
             assert words[0] in COMMANDS, f"{NAMES[path]}: kvitals {line}: no such command"
             parser(words[0]).parse_args(words)

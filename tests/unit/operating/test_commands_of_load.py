@@ -1,4 +1,4 @@
-"""`kvitals knee` and `kvitals audit` as a user would type them."""
+"""`kvitals knee` and `kvitals knee --audit` as a user would type them."""
 
 from __future__ import annotations
 

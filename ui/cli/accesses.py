@@ -1,0 +1,88 @@
+"""The recorded accesses that `kvitals whatif` and its curve replay: where they come from, and how many there are."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from kvitals.app.errors import UsageError
+from kvitals.app.lookups import Lookups, agent_lookups, parse_size, recorded_lookups
+from kvitals.app.trace_files import read_trace
+from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError
+from kvitals.kvcache.sampling import SampleError
+from kvitals.kvcache.whatif import ReplayPlan, ReplayRow, what_if
+from kvitals.ui.cli.common import parse_url, status_console
+
+
+def add_subject_options(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that replays accesses."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--capture", type=Path, metavar="FILE", help="a recording (.kvcap) of engines with KV events")
+    source.add_argument("--agent", metavar="URL", help="a running agent that hears KV events (http://127.0.0.1:9477)")
+    source.add_argument("--trace", type=Path, metavar="FILE", help="a trace in Mooncake's JSONL format, also as .gz")
+    parser.add_argument(
+        "--block-size", type=int, default=BLOCK_SIZE, metavar="TOKENS", help=f"of the trace's ids ({BLOCK_SIZE})"
+    )
+    parser.add_argument(
+        "--today", metavar="SIZE", help="what one node has today, in blocks or tokens (58594, 30000000t)"
+    )
+    parser.add_argument(
+        "--sample", type=float, default=1.0, metavar="SHARE", help="look at this share of blocks only (1)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sample and of sticky routing (0)")
+
+
+def subject(args: argparse.Namespace) -> Lookups:
+    """What the options name. Raises UsageError, CaptureError."""
+    if args.trace is None:
+        of = _of_ledger(args)
+    else:
+        try:
+            of = Lookups(read_trace(args.trace, args.block_size), str(args.trace), None)
+        except TraceError as error:
+            raise UsageError(str(error)) from error
+    if args.today is None:
+        return of
+    return replace(of, today=parse_size(args.today, of.accesses.block_size, "--today"))
+
+
+def _of_ledger(args: argparse.Namespace) -> Lookups:
+    """The look-ups of a recording or of an agent, and the blocks of its largest engine."""
+    if args.capture is not None:
+        return recorded_lookups(args.capture)
+    return agent_lookups(parse_url(args.agent, "--agent:"))
+
+
+def replay_plan(of: Lookups, plan: ReplayPlan) -> list[ReplayRow]:
+    """The rows of a plan. Raises UsageError."""
+    try:
+        with status_console().status("replaying"):
+            return what_if(of.accesses, plan)
+    except SampleError as error:
+        raise UsageError(f"--sample: {error}") from error
+    except ValueError as error:
+        raise UsageError(f"{of.title}: {error}") from error
+
+
+def head(of: Lookups, console: Console) -> None:
+    """What was replayed, and how much of all there was that is."""
+    accesses = of.accesses
+    lasted = float(accesses.time[-1] - accesses.time[0])
+    console.print(of.title, style="bold", soft_wrap=True)
+    console.print(
+        f"{len(accesses):,} requests in {lasted:,.0f} s, {int(accesses.tokens.sum()):,} prompt tokens, "
+        f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up",
+        soft_wrap=True,
+    )
+    share = "an unknown share" if accesses.observed is None else f"{accesses.observed:.0%}"
+    console.print(
+        f"observed: {share} of look-ups ({accesses.learned or 'nothing is known of the rest'})",
+        style="dim",
+        soft_wrap=True,
+    )
+    if (hit := of.recorded_hit_rate) is not None:
+        console.print(f"hit when recorded: {hit:.2%}, to be compared with today's size below", soft_wrap=True)
+    console.print()

@@ -1,0 +1,173 @@
+"""`kvitals config`: write a first kvitals.toml for this machine, and check one against what runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kvitals.app.errors import NoEngineError, UsageError
+from kvitals.app.first_configuration import configuration_text, survey_machine
+from kvitals.app.history_recorder import history_file
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.live import Collector
+from kvitals.config import ConfigError, check_codes, find, load
+from kvitals.diagnoser.inspect import inspect
+from kvitals.diagnoser.text import render
+from kvitals.rules.inspection import InspectedTarget
+from kvitals.rules.loader import load as load_knowledge
+from kvitals.ui.cli.common import (
+    EXIT_FINDINGS,
+    EXIT_HEALTHY,
+    EXIT_UNKNOWN,
+    answer_console,
+    parse_duration,
+    status_console,
+    url_of,
+)
+
+FILE = Path("kvitals.toml")
+PAST_FIRST_SCRAPE = "2s"
+"""How long targets are observed: two scrapes, so that a page is read and recognised."""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("config")
+    sub = parser.add_subparsers(dest="what", metavar="init|check", required=True)
+    first = sub.add_parser("init", help="a commented kvitals.toml from the engines and GPUs of this machine")
+    first.add_argument(
+        "--out", default=str(FILE), metavar="FILE", help="file to write; - is standard output (kvitals.toml)"
+    )
+    first.add_argument("--force", action="store_true", help="replace a file that exists")
+    first.set_defaults(do=init)
+    checked = sub.add_parser("check", help="whether a file is valid, what each target is, which ones are unreachable")
+    checked.add_argument("file", nargs="?", type=Path, metavar="FILE", help="kvitals.toml (default: the usual places)")
+    checked.add_argument(
+        "--for",
+        dest="seconds",
+        default=PAST_FIRST_SCRAPE,
+        metavar="TIME",
+        help=f"time to observe the targets ({PAST_FIRST_SCRAPE})",
+    )
+    checked.add_argument("--offline", action="store_true", help="the file alone: connect to no target")
+    checked.set_defaults(do=check)
+
+
+def init(args: argparse.Namespace) -> int:
+    text = configuration_text(survey_machine())
+    if args.out == "-":
+        sys.stdout.write(text)
+        return EXIT_HEALTHY
+    path = Path(args.out)
+    if path.exists() and not args.force:
+        raise UsageError(f"{path} exists; choose another --out, or --force replaces it")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+    targets = text.count("\n[[target]]")
+    found = f"{targets} engine{'' if targets == 1 else 's'} found" if targets else "no engine found on this machine"
+    print(f"{path}: {found}. Check it: kvitals config check {path}. Start: kvitals run --config {path}")
+    return EXIT_HEALTHY
+
+
+def check(args: argparse.Namespace) -> int:
+    seconds = parse_duration(args.seconds, "--for")
+    path = args.file or find()
+    if path is None:
+        raise UsageError("no kvitals.toml in the usual places; name one, or write one with `kvitals init`")
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; `kvitals init --out {path}` writes one")
+    try:
+        config = load(path)
+    except ConfigError as error:
+        raise UsageError(f"{path} is not valid\n{error}") from error
+    known = load_knowledge(config.agent.rules)
+    problems = [*map(str, known.problems), *check_codes(config, {c: rule.params for c, rule in known.rules.items()})]
+    chosen = Setup(known, config, {}, config.agent.rules)
+    console = answer_console()
+    console.print(Text(f"{path}: valid" if not problems else f"{path}: valid, with problems", style="bold"))
+    console.print(_grid(_settings(chosen)))
+    for problem in problems:
+        console.print(Padding(Text(f"✗ {problem}", style="red"), (0, 0, 0, 2)))
+    if args.offline:
+        return EXIT_FINDINGS if problems else EXIT_HEALTHY
+    missing = asyncio.run(_targets(chosen, seconds, console))
+    return EXIT_FINDINGS if problems else EXIT_UNKNOWN if missing else EXIT_HEALTHY
+
+
+def _settings(chosen: Setup) -> Iterator[tuple[str, str]]:
+    config = chosen.config
+    yield "agent", f"{url_of(config.agent.address)}, scrapes every {render(config.agent.interval, 'seconds')}"
+    slo = config.slo
+    both = f"TTFT p99 {render(slo.ttft_p99_seconds, 'seconds')}, ITL p99 {render(slo.itl_p99_seconds, 'seconds')}"
+    yield "objectives", both + (f", and {len(config.objectives)} of [[objective]]" if config.objectives else "")
+    yield "history", str(history_file(None, config).parent) if config.history.enabled else "off"
+    if config.agent.rules:
+        own = len(chosen.knowledge.rules) - len(load_knowledge().rules)
+        yield "own rules", f"{own} in {', '.join(map(str, config.agent.rules))}"
+
+
+async def _targets(chosen: Setup, seconds: float, console: Console) -> bool:
+    """Print what each target is. Returns whether any is missing."""
+    try:
+        async with Collector(chosen, []) as collector:
+            try:
+                with status_console().status("scraping"):
+                    async for _ in collector.collect(seconds):
+                        pass
+            except NoEngineError:  # each has its line below
+                pass
+            collector.document()
+            assert collector.pipeline.span is not None
+            inspection = inspect(collector.pipeline.judge, collector.pipeline.span, collector.pipeline.source)
+            return _print_targets(inspection.targets, collector.complaints(), collector.said, console)
+    except ConfigError as error:
+        console.print(Padding(Text(f"✗ {error}", style="yellow"), (0, 0, 0, 2)))
+        return True
+
+
+def _print_targets(
+    targets: Sequence[InspectedTarget], complaints: Sequence[str], notes: Sequence[str], console: Console
+) -> bool:
+    up = [target for target in targets if target.up]
+    console.print(Text("targets", style="bold"))
+    console.print(_grid((f"✓ {target.engine}", _what(target)) for target in up))
+    for complaint in complaints:
+        console.print(Padding(Text(f"✗ {complaint}", style="red"), (0, 0, 0, 2)))
+    for note in notes:
+        console.print(Padding(Text(note, style="dim"), (0, 0, 0, 2)))
+    if complaints:
+        console.print(
+            Text(f"{len(complaints)} of {len(complaints) + len(up)} targets unreachable or not readable.", "bold red")
+        )
+    else:
+        console.print(Text("Every target answers.", style="bold green"))
+    return bool(complaints)
+
+
+def _what(target: InspectedTarget) -> str:
+    if not target.system:
+        return "not recognised: its page has no metric that kvitals knows; `kvitals check` shows more"
+    version = f"{target.system} {target.version}".strip()
+    model = f"model {target.model}" if target.model else ""
+    return ", ".join(
+        part for part in (version, "" if target.kind == "engine" else target.kind, target.role, model) if part
+    )
+
+
+def _grid(rows: Any) -> Padding:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        table.add_row(Text(name), Text(text))
+    return Padding(table, (0, 0, 0, 2))

@@ -1,0 +1,67 @@
+"""Where the commands read what engines did over time: an agent, a history, a Prometheus or a recording."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from kvitals.app import timeseries_sources
+from kvitals.app.errors import UsageError
+from kvitals.app.history_recorder import history_file
+from kvitals.app.pipeline import Setup
+from kvitals.app.timeseries_sources import TimeseriesSource
+from kvitals.diagnoser.operating_point import OperatingPoint
+from kvitals.diagnoser.scaling_lead import Audit, Ready
+from kvitals.series.types import Labels
+from kvitals.ui.cli import prometheus
+from kvitals.ui.cli.common import agent_of, parse_past
+
+
+def add_source(parser: argparse.ArgumentParser, none: str = "the history of this node's agent") -> None:
+    """Where it is read what engines did over time. none: what it is where nothing is named."""
+    parser.add_argument(
+        "source",
+        nargs="?",
+        metavar="URL|DIR|FILE",
+        help=f"a kvitals agent, the directory of a history, a recording; none: {none}",
+    )
+    parser.add_argument(
+        "--history", action="store_true", help="the history of this node's agent, whether it runs or not"
+    )
+    parser.add_argument(
+        "--from", dest="from_", metavar="T", help="from then on: RFC 3339, or --from=-7d (a day before)"
+    )
+    parser.add_argument("--to", metavar="T", help="until then (now)")
+
+
+def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[TimeseriesSource]:
+    """What the arguments ask for. Raises UsageError."""
+    start = parse_past(args.from_, "--from") if args.from_ else None
+    end = parse_past(args.to, "--to") if args.to else None
+    if start is not None and start >= (end or time.time()):
+        raise UsageError("--from must lie before --to")
+    if sum(map(bool, (args.source, args.history, args.prometheus))) > 1:
+        raise UsageError("one of URL, DIR or FILE, --history and --prometheus")
+    if args.source and "://" in args.source:
+        args = argparse.Namespace(**{**vars(args), "prometheus": args.source})
+    if args.prometheus:
+        return timeseries_sources.of_server(prometheus.access(args), chosen, start, end or time.time())
+    path = Path(args.source) if args.source else None
+    if path is not None and not path.exists():
+        raise UsageError(f"no file or directory {path}; a URL begins with http://")
+    if path is not None and path.is_file() and path.suffix != ".db":
+        return timeseries_sources.of_recording(path, chosen)
+    file = history_file(path, chosen.config)
+    if not file.exists():
+        at = agent_of(chosen.config)
+        raise UsageError(f"no history at {file}: `kvitals run` keeps one; an agent elsewhere is asked by URL ({at})")
+    return timeseries_sources.of_history(file, start, end)
+
+
+def with_entity(one: OperatingPoint | Audit | Ready) -> dict[str, Any]:
+    """What is known of an entity as a document, its labels included."""
+    return {**asdict(replace(one, entity=Labels())), "entity": dict(one.entity)}

@@ -1,0 +1,55 @@
+"""`kvitals explain`: the page of a rule, a metric, a signal, a lever or a word of the glossary."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from kvitals.app.errors import UsageError
+from kvitals.dashboards.reference.explain import UnknownWordError, explanation
+from kvitals.ui.cli.common import add_rules_option, answer_console, knowledge
+
+_LOCAL_LINK = re.compile(r"\[([^\]]+)\]\((?!\w+://)[^)]*\)")
+"""A link to a page beside this one, which a terminal cannot open."""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("explain", description=__doc__.partition(": ")[2].strip().capitalize())
+    parser.add_argument(
+        "word",
+        nargs="+",
+        metavar="WORD",
+        help="a rule code (KVC01), a metric of kvitals or of an engine, a signal, a lever, or a word of the glossary",
+    )
+    add_output_option(parser)
+    add_rules_option(parser)
+    parser.set_defaults(do=do)
+
+
+def add_output_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", choices=("text", "md"), default="text", help="format: text, or the page's Markdown (md)"
+    )
+
+
+def do(args: argparse.Namespace) -> int:
+    try:
+        page = explanation(" ".join(args.word), knowledge(args.rules))
+    except UnknownWordError as error:
+        raise UsageError(str(error)) from None
+    if args.output == "md":
+        sys.stdout.write(page)
+    else:
+        show(page, answer_console())
+    return 0
+
+
+def show(page: str, console: Console) -> None:
+    """Print a page of Markdown. Links to other pages become their words: `kvitals explain` prints those, too."""
+    flush_left = re.sub(r"^# ", "## ", page, flags=re.MULTILINE)  # a heading of the first level is centred
+    console.print(Markdown(_LOCAL_LINK.sub(r"\1", flush_left)))
