@@ -22,7 +22,7 @@ INNER: dict[str, tuple[tuple[str, ...], ...]] = {
     "diagnoser": (("cases", "review", "sizing", "sources"),),
     "dashboards": (("boards", "lint", "reference"),),
     "app": (("demo", "derived_metrics", "escaping", "sources"), ("notify",), ("runtime",)),
-    "ui": (("review",), ("cli", "web")),
+    "ui": (("mcp", "review"), ("cli", "web")),
 }
 """The folders of a package, lowest floor first: a folder imports folders of lower floors only."""
 

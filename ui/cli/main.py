@@ -44,6 +44,7 @@ GROUPS = {
         "tap": "an observing proxy before one engine or router",
         "notify": "diagnose the alerts of a fleet and forward them",
         "history": "what the agent keeps on disk: list, export, prune",
+        "mcp": "verdicts for assistants, by the Model Context Protocol",
     },
     "record": {
         "record": "record engines into a .kvcap file",
