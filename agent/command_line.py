@@ -37,6 +37,33 @@ class Launcher:
     port_variable: str = ""  # environment variable that sets the port
 
 
+_VLLM_SHORT = {
+    "tp": "tensor-parallel-size",
+    "pp": "pipeline-parallel-size",
+    "dp": "data-parallel-size",
+    "dcp": "decode-context-parallel-size",
+    "pcp": "prefill-context-parallel-size",
+    "dpl": "data-parallel-size-local",
+    "dpm": "data-parallel-multi-port-external-lb",
+    "ep": "enable-expert-parallel",
+    "q": "quantization",
+    "sc": "speculative-config",
+    "asc": "api-server-count",
+}
+_SGLANG_SHORT = {
+    "tp": "tensor-parallel-size",
+    "tp-size": "tensor-parallel-size",
+    "pp": "pipeline-parallel-size",
+    "pp-size": "pipeline-parallel-size",
+    "dp": "data-parallel-size",
+    "dp-size": "data-parallel-size",
+    "ep": "expert-parallel-size",
+    "ep-size": "expert-parallel-size",
+    "dcp": "decode-context-parallel-size",
+    "dcp-size": "decode-context-parallel-size",
+    "enable-hicache": "enable-hierarchical-cache",
+}
+
 LAUNCHERS = (
     Launcher(
         "vllm",
@@ -47,38 +74,14 @@ LAUNCHERS = (
         ),
         commands={"vllm": "serve"},
         port=8000,
-        short={
-            "tp": "tensor-parallel-size",
-            "pp": "pipeline-parallel-size",
-            "dp": "data-parallel-size",
-            "dcp": "decode-context-parallel-size",
-            "pcp": "prefill-context-parallel-size",
-            "dpl": "data-parallel-size-local",
-            "dpm": "data-parallel-multi-port-external-lb",
-            "ep": "enable-expert-parallel",
-            "q": "quantization",
-            "sc": "speculative-config",
-            "asc": "api-server-count",
-        },
+        short=_VLLM_SHORT,
     ),
     Launcher(
         "sglang",
         modules=("sglang.launch_server",),
         commands={"sglang": "serve"},
         port=30000,
-        short={
-            "tp": "tensor-parallel-size",
-            "tp-size": "tensor-parallel-size",
-            "pp": "pipeline-parallel-size",
-            "pp-size": "pipeline-parallel-size",
-            "dp": "data-parallel-size",
-            "dp-size": "data-parallel-size",
-            "ep": "expert-parallel-size",
-            "ep-size": "expert-parallel-size",
-            "dcp": "decode-context-parallel-size",
-            "dcp-size": "decode-context-parallel-size",
-            "enable-hicache": "enable-hierarchical-cache",
-        },
+        short=_SGLANG_SHORT,
     ),
     Launcher(
         "dynamo",
@@ -90,8 +93,18 @@ LAUNCHERS = (
         port_variable="DYN_HTTP_PORT",
     ),
     # Dynamo's workers take the flags of the engine within and show its metrics on a port of their own.
-    Launcher("vllm", ("dynamo.vllm", "dynamo.mocker"), {}, port=0, port_flag="", port_variable="DYN_SYSTEM_PORT"),
-    Launcher("sglang", ("dynamo.sglang",), {}, port=0, port_flag="", port_variable="DYN_SYSTEM_PORT"),
+    Launcher(
+        "vllm",
+        ("dynamo.vllm", "dynamo.mocker"),
+        {},
+        port=0,
+        short=_VLLM_SHORT,
+        port_flag="",
+        port_variable="DYN_SYSTEM_PORT",
+    ),
+    Launcher(
+        "sglang", ("dynamo.sglang",), {}, port=0, short=_SGLANG_SHORT, port_flag="", port_variable="DYN_SYSTEM_PORT"
+    ),
 )
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?|pypy3?")

@@ -49,11 +49,11 @@ def add(commands: Any) -> None:
 def do(args: argparse.Namespace) -> int:
     parse_duration(args.seconds, "--for")  # wrong ones are refused whatever the sources are
     chosen = setup(args)
-    sides = asyncio.run(_sides(args, chosen))
+    a, b = asyncio.run(_sides(args, chosen))
     console = answer_console()
-    for letter, side in zip("AB", sides, strict=True):
-        _head(letter, side, console)
-    rows = compared_signals(*sides, chosen.knowledge.signals, args.all)
+    _head("A", a, console)
+    _head("B", b, console)
+    rows = compared_signals(a, b, chosen.knowledge.signals, args.all)
     shown = rows if args.all else rows[:ROWS]
     if shown:
         print_wide(_table(shown), console)

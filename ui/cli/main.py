@@ -38,6 +38,9 @@ GROUPS = {
         "size": "how many GPUs a workload needs, and their cost",
         "review": "the week: tokens per GPU-hour, cost, waste, incidents, levers",
     },
+    "change": {
+        "patch": "the lever of a finding as a diff of the files that start the engine",
+    },
     "operate": {
         "run": "the agent, its API and the web page",
         "web": "the web page alone",

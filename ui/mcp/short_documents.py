@@ -309,20 +309,11 @@ def finding_evidence(finding: Finding, document: Triage, quoter: NameQuoter) -> 
 
 def short_comparison(a: ComparedSource, b: ComparedSource, rows: Sequence[ComparedSignal]) -> ShortComparison:
     """Both verdicts, and the signals that differ most."""
-    quoters = [NameQuoter.of_document(side.document) for side in (a, b)]
 
     def build(sizes: Sizes) -> ShortComparison:
         shown = rows[: 2 * sizes.items]
-        sides = [
-            ComparedVerdict(
-                bounded_name(side.name),
-                quoter.sentence(side.document.verdict, sizes.characters),
-                [f"{one.code} {one.title}" for one in side.document.leading_causes[: sizes.items]],
-            )
-            for side, quoter in zip((a, b), quoters, strict=True)
-        ]
         signals = [f"{row.title}: {row.a} -> {row.b}" + (f" (B is {row.how})" if row.how else "") for row in shown]
-        return ShortComparison(*sides, signals, len(rows) - len(shown))
+        return ShortComparison(_side(a, sizes), _side(b, sizes), signals, len(rows) - len(shown))
 
     return fit(build)
 
@@ -406,6 +397,12 @@ def short_inspection(inspection: Inspection, quoter: NameQuoter) -> ShortInspect
         return ShortInspection(inspection.ok, targets, len(inspection.targets) - len(shown))
 
     return fit(build)
+
+
+def _side(side: ComparedSource, sizes: Sizes) -> ComparedVerdict:
+    verdict = NameQuoter.of_document(side.document).sentence(side.document.verdict, sizes.characters)
+    causes = [f"{one.code} {one.title}" for one in side.document.leading_causes[: sizes.items]]
+    return ComparedVerdict(bounded_name(side.name), verdict, causes)
 
 
 def _short_finding(finding: Finding, quoter: NameQuoter, sizes: Sizes) -> ShortFinding:
