@@ -15,6 +15,8 @@ from kvitals.app.patch.source_text import TextEdit
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 _SWITCH_BEGINNINGS = ("enable-", "disable-", "no-")
 _SWITCHES = frozenset({"enforce-eager", "trust-remote-code", "skip-tokenizer-init", "data-parallel-external-lb"})
+_WHOLE_VALUES = {"--kv-transfer-config": ("kv_connector",), "--speculative-config": ("method", "model")}
+"""Keys without one of which an engine does not take the flag's JSON."""
 _IMAGE = re.compile(r"(?:^|/)vllm-openai(?:[:@]|$)")
 
 
@@ -155,6 +157,12 @@ def _merged_value(change: FlagChange, whole: Sequence[FlagUse]) -> str:
     """Today's JSON with the changed keys."""
     today = whole[-1].value if whole else None
     if not today:
+        needed = _WHOLE_VALUES.get(change.flag, ())
+        if needed and not any(key in change.merged for key in needed):
+            raise PatchError(
+                f"{change.flag} is not in the file, and {change.value} is no whole value of it: it needs"
+                f" {' or '.join(needed)}. Give the whole value with --set"
+            )
         return change.value
     if not is_json(today) or not isinstance(json.loads(today), dict):
         raise PatchError(f"{change.flag} has a value that is no JSON object ({today}); merge {change.value} by hand")

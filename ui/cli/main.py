@@ -40,6 +40,7 @@ GROUPS = {
     },
     "change": {
         "patch": "the lever of a finding as a diff of the files that start the engine",
+        "gate": "the load of a recorded incident, to play it again",
     },
     "operate": {
         "run": "the agent, its API and the web page",

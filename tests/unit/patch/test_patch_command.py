@@ -102,6 +102,13 @@ def test_keys_of_a_json_value_are_merged() -> None:
     assert """--speculative-config '{"method":"ngram","num_speculative_tokens":2}' --port 1""" in after
 
 
+def test_keys_that_are_no_whole_value_are_not_set_alone() -> None:
+    setting = LeverSetting("--kv-transfer-config", "", '"kv_load_failure_policy": "recompute" in its JSON', True, "")
+    (command,) = engine_commands("start.sh", "vllm serve m\n")
+    with pytest.raises(PatchError, match="it needs kv_connector"):
+        command.edits(flag_changes(setting))
+
+
 def test_the_flags_that_mean_nothing_without_a_removed_one_go_with_it() -> None:
     setting = LeverSetting("--speculative-algorithm", "", "remove it", True, "")
     content = "python3 -m sglang.launch_server --speculative-algorithm EAGLE --speculative-num-steps 3 --port 1\n"

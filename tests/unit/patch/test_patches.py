@@ -51,6 +51,8 @@ def today(change: FlagChange, present: str) -> list[str]:
     """The flag as the file has it before the change."""
     name, before = change.flag, '{"old":1}' if change.value[:1] == "{" else "old"
     valued = change.action != "switch" and name not in ("--enforce-eager",) and "disable-" not in name
+    if change.action == "merge" and present in ("absent", "opposite"):
+        return [name, before]  # keys alone may be no whole value
     if present == "absent":
         return []
     if present == "opposite":
