@@ -128,12 +128,11 @@ class ListSite:
 
     def _written(self, value: str, style: str | None) -> str:
         """A text in the style of the list; in double quotes where it would be read as something else without."""
-        if style == "'":
-            return "'" + value.replace("'", "''") + "'"
         if style is None and _is_plain_text(value, flow=bool(self.node.flow_style)):
             return value
-        if '"' in value and "'" not in value:
-            return f"'{value}'"
+        quotes = style or next((item.style for item in self.items if item.style in ("'", '"')), '"')
+        if quotes == "'" or ('"' in value and "'" not in value):
+            return "'" + value.replace("'", "''") + "'"
         return json.dumps(value, ensure_ascii=False)
 
 

@@ -112,13 +112,14 @@ class _Part:
 def _of_container(content: str, name: str, node: yaml.MappingNode, kind: str) -> EngineCommand | None:
     known = entries(node)
     order = ("command", "args") if "args" in known or kind else ("entrypoint", "command")
-    parts = [part for key in order if (part := _part(content, known.get(key))) is not None]
+    leading = _part(content, known.get(order[0]))  # what replaces the entry point of the image
+    parts = [part for part in (leading, _part(content, known.get(order[1]))) if part is not None]
     variables = _variables(content, known)
     for part in parts:  # a shell's script first: the words before it name the shell
         if (found := _in_script(content, name, part, parts, variables)) is not None:
             return found
     values = [value for part in parts for value in part.site.values]
-    started = engine_start(values) or _by_image(known, kind, parts)
+    started = engine_start(values) or (None if leading else _by_image(known, kind, parts))
     if started is None or not values:
         return None
     system, begin = started
@@ -243,7 +244,7 @@ def _by_image(known: Mapping[str, yaml.Node], kind: str, parts: Sequence[_Part])
     command = text_of(known.get("modelCommand"))
     if command in _OWN_COMMANDS:
         return _OWN_COMMANDS[command], 0
-    if not parts or not parts[0].site.values[0].startswith("-"):
+    if not parts:
         return None
     if kind in ("LLMInferenceService", "LLMInferenceServiceConfig") and text_of(known.get("name")) in ("", "main"):
         return "vllm", 0

@@ -92,7 +92,7 @@ def llm_d_values(system: str, flags: list[str]) -> str:
     items = "".join(f"        - {json.dumps(word)}\n" for word in ["--port", "8200", *flags])
     return (
         "multinode: false\ndecode:\n  replicas: 1\n  containers:\n    - name: vllm\n      image: example/llm-d:1\n"
-        f"      modelCommand: vllmServe\n      args:\n{items}      mountModelVolume: true\n"
+        f"      modelCommand: vllmServe\n      command: []\n      args:\n{items}      mountModelVolume: true\n"
     )
 
 

@@ -155,6 +155,18 @@ def test_docker_run_is_a_command_of_its_image() -> None:
     assert changed("run.sh", content).endswith("--model m --max-num-seqs 16\n")
 
 
+def test_an_image_with_an_entry_point_takes_the_model_as_its_first_argument() -> None:
+    content = "services:\n  chat:\n    image: vllm/vllm-openai:v0.32.0\n    command: [org/model, --port, '8000']\n"
+    assert "command: [org/model, --port, '8000', --max-num-seqs, '16']" in changed("compose.yaml", content)
+
+
+def test_a_command_that_is_no_engine_is_left_alone() -> None:
+    content = (
+        "spec:\n  containers:\n  - name: a\n    image: vllm/vllm-openai\n    command: [sleep, inf]\n    args: [x]\n"
+    )
+    assert engine_commands("pod.yaml", content) == []
+
+
 def test_of_two_engines_one_is_chosen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "compose.yaml"
     service = "  {}:\n    command: vllm serve org/model --max-num-seqs 2\n"
