@@ -38,6 +38,14 @@ class Launcher:
     port_variable: str = ""  # environment variable that sets the port
 
 
+_SGLANG_SHORT = {
+    "tp": "tensor-parallel-size",
+    "pp": "pipeline-parallel-size",
+    "dp": "data-parallel-size",
+    "ep": "expert-parallel-size",
+    "dcp": "decode-context-parallel-size",
+}
+
 LAUNCHERS = (
     Launcher(
         "vllm",
@@ -54,13 +62,7 @@ LAUNCHERS = (
         modules=("sglang.launch_server",),
         commands={"sglang": "serve"},
         port=30000,
-        short={
-            "tp": "tensor-parallel-size",
-            "pp": "pipeline-parallel-size",
-            "dp": "data-parallel-size",
-            "ep": "expert-parallel-size",
-            "dcp": "decode-context-parallel-size",
-        },
+        short=_SGLANG_SHORT,
     ),
     Launcher(
         "dynamo",
@@ -73,7 +75,9 @@ LAUNCHERS = (
     ),
     # Dynamo's workers take the flags of the engine within and show its metrics on a port of their own.
     Launcher("vllm", ("dynamo.vllm", "dynamo.mocker"), {}, port=0, port_flag="", port_variable="DYN_SYSTEM_PORT"),
-    Launcher("sglang", ("dynamo.sglang",), {}, port=0, port_flag="", port_variable="DYN_SYSTEM_PORT"),
+    Launcher(
+        "sglang", ("dynamo.sglang",), {}, port=0, short=_SGLANG_SHORT, port_flag="", port_variable="DYN_SYSTEM_PORT"
+    ),
 )
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?|pypy3?")

@@ -215,6 +215,23 @@ LISTENERS: dict[str, Listener] = {
             max_framing=16 * KIB,
         ),
         Listener(
+            name="mcp",
+            title="Model Context Protocol (`kvitals mcp --http`)",
+            address="not open by default",
+            accepts="calls of the read-only tools, which read the sources that the command line names",
+            callers="this machine; with `--token-file` only callers with the token",
+            tls="no",
+            connections=64,
+            per_peer=48,
+            first_byte=10.0,
+            head=10.0,
+            body=10.0,
+            idle=75.0,
+            max_head=16 * KIB,
+            max_body=256 * KIB,
+            max_framing=64 * KIB,
+        ),
+        Listener(
             name="kv_events",
             title="KV events that engines connect to",
             address="not open by default",
@@ -241,5 +258,6 @@ PROCESSES: dict[str, tuple[str, ...]] = {
     "kvitals tap": ("tap", "tap_metrics"),
     "kvitals notify": ("notify",),
     "kvitals web": ("web",),
+    "kvitals mcp": ("mcp",),
 }
 """The listeners that share the limit of open files of one process."""

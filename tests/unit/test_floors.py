@@ -22,8 +22,8 @@ INNER: dict[str, tuple[tuple[str, ...], ...]] = {
     "agent": (("requests",), ("ledger", "history"), ("exports",), ("collectors", "tap")),
     "diagnoser": (("cases", "review", "sizing", "sources"),),
     "dashboards": (("boards", "lint", "reference"),),
-    "app": (("demo", "derived_metrics", "escaping", "sources"), ("notify",), ("runtime",)),
-    "ui": (("review",), ("cli", "web")),
+    "app": (("demo", "derived_metrics", "escaping", "sources"), ("load", "notify", "patch"), ("runtime",)),
+    "ui": (("mcp", "review"), ("cli", "web")),
 }
 """The folders of a package, lowest floor first: a folder imports folders of lower floors only."""
 

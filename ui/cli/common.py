@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import socket
 import sys
-import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,9 @@ from rich.table import Table
 
 from kvitals.app.errors import UsageError
 from kvitals.app.escaping.terminal import SafeConsole
+from kvitals.app.moments import parse_duration as parse_duration
+from kvitals.app.moments import parse_moment as parse_moment
+from kvitals.app.moments import parse_past as parse_past
 from kvitals.app.pipeline import Setup
 from kvitals.config import Config, ConfigError, check_codes, normal_url
 from kvitals.config import load as load_config
@@ -31,10 +31,6 @@ from kvitals.ui.cli import piped
 
 EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
 SLO_NAMES = {"ttft": "ttft_p99", "ttft_p99": "ttft_p99", "itl": "itl_p99", "itl_p99": "itl_p99"}
-_LAST_MOMENT = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
-_EXAMPLE = "2026-01-31T04:05:06Z"
-_AFTER_START = re.compile(r"[\d.]+(ms|s|m|h|d)")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def exit_code(document: Triage) -> int:
@@ -130,60 +126,10 @@ def port_number(text: str) -> int:
     return int(text)
 
 
-def parse_duration(text: str, where: str) -> float:
-    """`90`, `90s`, `80ms`, `5m`, `7d` as seconds."""
-    unit = next((u for u in ("ms", "s", "m", "h", "d") if text.endswith(u)), "")
-    try:
-        seconds = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 1e7:
-        raise UsageError(f"{where}: `{text}` is not a time; write 1.5s, 80ms or 5m")
-    return seconds
-
-
-def parse_moment(text: str, start: float, where: str, end: float | None = None) -> float:
-    """A moment in a recording: `+75s` or `75s` after its start, `-5s` before its end, RFC 3339, or seconds since the
-    epoch. start, end: of the recording, seconds since the epoch."""
-    if text.startswith("+") or _AFTER_START.fullmatch(text):
-        return start + parse_duration(text.removeprefix("+"), where)
-    if text.startswith("-") and end is not None:
-        return end - parse_duration(text[1:], where)
-    if (moment := _moment(text)) is None:
-        before = "" if end is None else ", -5s before its end"
-        raise UsageError(
-            f"{where}: `{text}` is not a moment; write +75s after the recording's start{before}, {_EXAMPLE} or a unix"
-            " time"
-        )
-    return moment
-
-
 def say_beyond(name: str, first: float, last: float, moment: float | None) -> None:
     """Say that a moment is after a recording's end, where the end is judged instead."""
     if moment is not None and moment > last:
         status_console().print(f"{name} ends at +{last - first:.0f}s: that is judged", style="yellow")
-
-
-def parse_past(text: str, where: str) -> float:
-    """A moment that is past: RFC 3339, seconds since the epoch, or `-2h`: so long ago."""
-    if text.startswith("-"):
-        return time.time() - parse_duration(text[1:], where)
-    if (moment := _moment(text)) is None:
-        raise UsageError(f"{where}: `{text}` is not a time; write {_EXAMPLE}, a unix time, or {where}=-2h")
-    return moment
-
-
-def _moment(text: str) -> float | None:
-    """RFC 3339 or seconds since the epoch, as seconds since the epoch; None for what is neither."""
-    try:
-        return seconds if 0 <= (seconds := float(text)) < _LAST_MOMENT else None
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def judged_until(args: argparse.Namespace) -> tuple[str, str]:

@@ -30,20 +30,26 @@ BAD_USE = (
 
 def report_failure(error: Exception) -> int:
     """Print what failed and what to do, and return the exit code. Raises what is a defect of ours again."""
-    if isinstance(error, BAD_USE):
-        return _say(str(error), EXIT_BAD_USE)
-    if isinstance(error, AgentError | ServerError | NoEngineError):
-        return _say(str(error), EXIT_UNKNOWN)
-    if isinstance(error, PromQLError):  # the knowledge's own queries are right, so one met a limit
-        return _say(f"not judged, perhaps because the machine is too busy: {error}", EXIT_UNKNOWN)
-    if isinstance(error, PermissionError):
-        where = error.filename or error
-        return _say(f"{where}: permission denied; run as a user who may read it", EXIT_BAD_USE)
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return _say(f"{error.filename or 'the answer'} cannot be written: {error.strerror}", EXIT_BAD_USE)
-    raise error
-
-
-def _say(message: str, code: int) -> int:
+    message, code = _explained(error)
     print(plain.lines(f"kvitals: {message}"), file=sys.stderr)
     return code
+
+
+def failure_text(error: Exception) -> str:
+    """What failed and what to do. Raises what is a defect of ours again."""
+    return _explained(error)[0]
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    if isinstance(error, BAD_USE):
+        return str(error), EXIT_BAD_USE
+    if isinstance(error, AgentError | ServerError | NoEngineError):
+        return str(error), EXIT_UNKNOWN
+    if isinstance(error, PromQLError):  # the knowledge's own queries are right, so one met a limit
+        return f"not judged, perhaps because the machine is too busy: {error}", EXIT_UNKNOWN
+    if isinstance(error, PermissionError):
+        where = error.filename or error
+        return f"{where}: permission denied; run as a user who may read it", EXIT_BAD_USE
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"{error.filename or 'the answer'} cannot be written: {error.strerror}", EXIT_BAD_USE
+    raise error

@@ -38,6 +38,10 @@ GROUPS = {
         "review": "the week: tokens per GPU-hour, cost, waste, incidents, levers",
         "upgrade": "which flags, defaults, metrics, boards and alerts change with a version of an engine",
     },
+    "change": {
+        "patch": "the lever of a finding as a diff of the files that start the engine",
+        "gate": "the load of a recorded incident, to play it again",
+    },
     "operate": {
         "run": "the agent, its API and the web page",
         "web": "the web page alone",
@@ -45,6 +49,7 @@ GROUPS = {
         "notify": "diagnose the alerts of a fleet and forward them",
         "config": "init: a first kvitals.toml for this machine; check: what it says against what runs",
         "history": "what the agent keeps on disk: list, export, prune",
+        "mcp": "verdicts for assistants, by the Model Context Protocol",
     },
     "record": {
         "record": "record engines into a .kvcap file",

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvitals.ui.cli import check, compare, triage
+from kvitals.app import comparison
+from kvitals.ui.cli import check, triage
 from tests.support.recordings import judged_once
 
 
 @pytest.fixture
 def shared_verdicts() -> Iterator[None]:
     """For tests of what a command prints; not for those that change what judges."""
-    with judged_once(check, compare, triage):
+    with judged_once(check, comparison, triage):
         yield

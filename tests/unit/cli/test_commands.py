@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestServer
 from rich.console import Console
 
 from kvitals.app.agent_client import AgentRefusedError
+from kvitals.app.comparison import change, differences
 from kvitals.app.demo import DEMO, FOLDER, incidents
 from kvitals.app.pipeline import Setup
 from kvitals.app.serve_recorded import read_pages, serve
@@ -20,7 +21,7 @@ from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.rules.finding import encode
 from kvitals.rules.loader import load
 from kvitals.series.promql import PromQLError
-from kvitals.ui.cli.compare import ROWS, change, differences
+from kvitals.ui.cli.compare import ROWS
 from kvitals.ui.cli.main import main
 from kvitals.ui.cli.render import spark
 from tests.support.processes import free_port

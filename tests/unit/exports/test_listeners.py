@@ -19,6 +19,7 @@ PLACES: dict[tuple[str, str], tuple[str, ...]] = {
     ("ui/cli/record.py", "GuardedSite("): ("record",),
     ("ui/cli/notify.py", "GuardedSite("): ("notify",),
     ("app/serve_recorded.py", "GuardedSite("): ("replay",),
+    ("ui/mcp/mcp_http.py", "GuardedSite("): ("mcp",),
     ("app/page_process.py", '"-m", "kvitals.ui.web.launch"'): ("web",),
     ("agent/collectors/otlp_http.py", "GuardedSite("): ("otlp_http",),
     ("agent/collectors/grpc_front.py", "create_server("): ("otlp_grpc",),

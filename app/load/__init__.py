@@ -1,0 +1,1 @@
+"""The load of a recorded incident, without any text, to be played again."""

@@ -1,0 +1,64 @@
+"""Times and durations as people write them: `90s`, `+75s`, `-2h`, RFC 3339, seconds since the epoch."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+
+from kvitals.app.errors import UsageError
+
+_LAST_MOMENT = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+_EXAMPLE = "2026-01-31T04:05:06Z"
+_AFTER_START = re.compile(r"[\d.]+(ms|s|m|h|d)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(text: str, where: str) -> float:
+    """`90`, `90s`, `80ms`, `5m`, `7d` as seconds."""
+    unit = next((u for u in ("ms", "s", "m", "h", "d") if text.endswith(u)), "")
+    try:
+        seconds = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e7:
+        raise UsageError(f"{where}: `{text}` is not a time; write 1.5s, 80ms or 5m")
+    return seconds
+
+
+def parse_moment(text: str, start: float, where: str, end: float | None = None) -> float:
+    """A moment in a recording: `+75s` or `75s` after its start, `-5s` before its end, RFC 3339, or seconds since the
+    epoch. start, end: of the recording, seconds since the epoch."""
+    if text.startswith("+") or _AFTER_START.fullmatch(text):
+        return start + parse_duration(text.removeprefix("+"), where)
+    if text.startswith("-") and end is not None:
+        return end - parse_duration(text[1:], where)
+    if (moment := _moment(text)) is None:
+        before = "" if end is None else ", -5s before its end"
+        raise UsageError(
+            f"{where}: `{text}` is not a moment; write +75s after the recording's start{before}, {_EXAMPLE} or a unix"
+            " time"
+        )
+    return moment
+
+
+def parse_past(text: str, where: str) -> float:
+    """A moment that is past: RFC 3339, seconds since the epoch, or `-2h`: so long ago."""
+    if text.startswith("-"):
+        return time.time() - parse_duration(text[1:], where)
+    if (moment := _moment(text)) is None:
+        raise UsageError(f"{where}: `{text}` is not a time; write {_EXAMPLE}, a unix time, or {where}=-2h")
+    return moment
+
+
+def _moment(text: str) -> float | None:
+    """RFC 3339 or seconds since the epoch, as seconds since the epoch; None for what is neither."""
+    try:
+        return seconds if 0 <= (seconds := float(text)) < _LAST_MOMENT else None
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None

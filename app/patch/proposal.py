@@ -1,0 +1,148 @@
+"""The change of files that pulls a lever of a finding, as a unified diff with its description."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kvitals.app.patch.file_forms import PatchableCommand, engine_commands
+from kvitals.app.patch.lever_change import FlagChange, PatchError, flag_changes
+from kvitals.app.patch.pull_request import description
+from kvitals.app.patch.source_text import apply_edits
+from kvitals.rules.finding import Finding, LeverAdvice, Triage
+
+_CONTEXT_LINES = 3
+
+
+@dataclass(frozen=True)
+class PatchRequest:
+    """What is asked for. finding: an id or a code, empty: the first with a lever that can be written. lever: its name,
+    empty: the first. value: in place of the lever's own. container: where a file starts several engines."""
+
+    finding: str = ""
+    lever: str = ""
+    value: str | None = None
+    container: str = ""
+
+
+@dataclass(frozen=True)
+class PatchProposal:
+    """diff: of all files, empty where they have the setting already. setting: as on a command line."""
+
+    finding: Finding
+    lever: LeverAdvice
+    setting: str
+    diff: str
+    description: str
+
+
+def propose(document: Triage, request: PatchRequest, files: Mapping[str, str]) -> PatchProposal:
+    """The proposal for files, path -> content. Raises PatchError."""
+    finding, lever, changes = _chosen(document, request)
+    system = _system(document, finding)
+    notes: list[str] = []
+    diffs: list[str] = []
+    for path, content in files.items():
+        commands = _of_system(path, engine_commands(path, content), system, request.container)
+        after, said = _changed(path, content, commands, changes)
+        diffs.append(unified_diff(path, content, after))
+        notes += [f"{path}: {note}" for note in said]
+    setting = " ".join(_written(change) for change in changes)
+    return PatchProposal(finding, lever, setting, "".join(diffs), description(document, finding, lever, setting, notes))
+
+
+def unified_diff(path: str, before: str, after: str) -> str:
+    """The difference as `git apply` takes it; empty where there is none."""
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True),
+        after.splitlines(keepends=True),
+        f"a/{path}",
+        f"b/{path}",
+        n=_CONTEXT_LINES,
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _chosen(document: Triage, request: PatchRequest) -> tuple[Finding, LeverAdvice, list[FlagChange]]:
+    """The finding, its lever and the changes: the first that can be written. Raises PatchError with the reasons."""
+    reasons: list[str] = []
+    for finding in _candidates(document, request.finding):
+        for lever in finding.levers:
+            if request.lever and lever.lever != request.lever:
+                continue
+            if lever.setting is None:
+                why = lever.setting_note or "it is pulled outside of the engine"
+                reasons.append(f"{finding.code} {lever.lever}: no setting of the engine ({why})")
+                continue
+            try:
+                return finding, lever, flag_changes(lever.setting, request.value)
+            except PatchError as error:
+                reasons.append(f"{finding.code} {lever.lever}: {error}")
+    if reasons:
+        raise PatchError("no lever can be written as a change of a file:\n  " + "\n  ".join(dict.fromkeys(reasons)))
+    wanted = f"no lever {request.lever} in" if request.lever else "no lever for"
+    raise PatchError(f"{wanted} {request.finding or 'this document'}: {document.verdict}")
+
+
+def _candidates(document: Triage, name: str) -> Iterator[Finding]:
+    fired = (*document.leading_causes, *document.causes, *document.telemetry, *document.symptoms, *document.notes)
+    every = {one.id: one for one in fired}.values()
+    if not name:
+        yield from every
+        return
+    found = [one for one in every if name in (one.id, one.code)]
+    if not found:
+        codes = ", ".join(dict.fromkeys(one.code for one in every)) or "none"
+        raise PatchError(f"{name} did not fire; findings of this document: {codes}")
+    yield from found
+
+
+def _system(document: Triage, finding: Finding) -> str:
+    """The engine's system, such as vllm; empty where the finding is of no single system."""
+    engine = finding.entity.labels.get("engine")
+    known = {one.get("system", "") for one in document.coverage.engines if engine in (None, one.get("engine"))}
+    return known.pop() if len(known) == 1 else ""
+
+
+def _of_system(
+    path: str, commands: Sequence[PatchableCommand], system: str, container: str
+) -> Sequence[PatchableCommand]:
+    """The command that is meant. Raises PatchError where there is none, or several."""
+    fitting = [one for one in commands if not system or one.system == system]
+    if container:
+        fitting = [one for one in fitting if one.name == container]
+    if len(fitting) == 1:
+        return fitting
+    if not fitting:
+        others = ", ".join(f"{one.name} ({one.system})" for one in commands)
+        start = f"; it starts {others}" if others else ""
+        named = f" named {container}" if container else ""
+        raise PatchError(f"{path} starts no {system or 'known'} engine{named}{start}. Give the file that starts it")
+    names = ", ".join(one.name for one in fitting)
+    raise PatchError(f"{path} starts several engines: {names}. Choose one with --container NAME")
+
+
+def _changed(
+    path: str, content: str, commands: Sequence[PatchableCommand], changes: Sequence[FlagChange]
+) -> tuple[str, list[str]]:
+    """The content with the changes, read again and found right, and what a reviewer must look at."""
+    after = content
+    (command,) = commands
+    try:
+        after = apply_edits(content, command.edits(changes))
+        again = [one for one in engine_commands(path, after) if one.name == command.name]
+        right = len(again) == 1 and again[0].has(changes)
+    except PatchError as error:
+        raise PatchError(f"{path}: {error}") from error
+    if not right:
+        raise PatchError(
+            f"{path}: the change cannot be written here without doubt; set {' '.join(map(_written, changes))} by hand"
+        )
+    return after, list(command.notes)
+
+
+def _written(change: FlagChange) -> str:
+    if change.action == "remove":
+        return f"(remove {change.flag})"
+    return change.flag if change.action == "switch" else f"{change.flag} {change.value}"

@@ -1,0 +1,204 @@
+"""`kvitals patch` on recorded incidents and on files as people write them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kvitals.app.demo import DEMO
+from kvitals.app.patch.file_forms import engine_commands
+from kvitals.app.patch.lever_change import FlagChange, PatchError, flag_changes
+from kvitals.app.patch.source_text import apply_edits
+from kvitals.rules.finding import LeverSetting
+from kvitals.ui.cli.main import main
+
+SHIPPED = DEMO.parent
+SLOTS = [FlagChange("--max-num-seqs", "set", "16")]
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(("patch", *words))
+    answer = capsys.readouterr()
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, answer.out, answer.err
+
+
+def changed(path: str, content: str, changes: list[FlagChange] = SLOTS) -> str:
+    (command,) = engine_commands(path, content)
+    after = apply_edits(content, command.edits(changes))
+    (again,) = engine_commands(path, after)
+    assert again.has(changes)
+    return after
+
+
+def test_the_diff_applies_and_the_description_has_proof_and_the_way_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "start.sh"
+    script.write_text("exec vllm serve org/model --max_num_seqs=2 --port 8000  # two slots")
+    code, diff, description = run(capsys, str(SHIPPED / "few_slots.kvcap"), "--file", "start.sh")
+    assert code == 0
+    subprocess.run(["git", "apply", "-"], input=diff.encode(), check=True)
+    assert script.read_text() == "exec vllm serve org/model --max_num_seqs=16 --port 8000  # two slots"
+    for part in ("SCH01", "**Proof.**", "**Expected effect.**", "**Risk.**", "**Go back.**", "today's value is `2`"):
+        assert part in description
+    assert run(capsys, str(SHIPPED / "few_slots.kvcap"), "--file", "start.sh")[1] == ""
+
+
+def test_without_a_file_the_description_is_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, str(SHIPPED / "few_slots.kvcap"), "SCH01")
+    assert code == 0
+    assert out.startswith("# Allow more concurrent requests: `--max-num-seqs 16`")
+
+
+def test_the_first_lever_that_a_file_can_hold_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    script = tmp_path / "start.sh"
+    script.write_text("vllm serve org/model \\\n  --num-gpu-blocks-override 129 \\\n  --port 8000\n")
+    _, diff, _ = run(capsys, str(SHIPPED / "heavy_tenant.kvcap"), "--file", str(script))
+    assert "+  --num-gpu-blocks-override 258 \\" in diff
+    assert "+  --port 8000 \\\n+  --kv-cache-dtype fp8" in diff
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("KVC22",), "KVC22 did not fire; findings of this document: SCH01"),
+        (("SCH01", "--lever", "nothing"), "no lever nothing in SCH01"),
+        (("--file", "missing.sh"), "missing.sh cannot be read"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    code, out, err = run(capsys, str(SHIPPED / "few_slots.kvcap"), *words)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_a_lever_outside_of_the_engine_is_reported_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, str(SHIPPED / "unique_prompts.kvcap"), "PFX10")
+    assert code == 2
+    assert "stable-prompt-head: no setting of the engine" in err
+
+
+def test_a_described_value_is_given_with_set() -> None:
+    setting = LeverSetting("--max-cpu-loras", "", "adapters that are active within an hour", True, "")
+    with pytest.raises(PatchError, match="give it with --set VALUE"):
+        flag_changes(setting)
+    assert flag_changes(setting, "8") == [FlagChange("--max-cpu-loras", "set", "8")]
+
+
+def test_keys_of_a_json_value_are_merged() -> None:
+    setting = LeverSetting("--speculative-config", "", "num_speculative_tokens: 2", True, "")
+    after = changed(
+        "start.sh",
+        """vllm serve m --speculative-config '{"method": "ngram", "num_speculative_tokens": 8}' --port 1\n""",
+        flag_changes(setting),
+    )
+    assert """--speculative-config '{"method":"ngram","num_speculative_tokens":2}' --port 1""" in after
+
+
+def test_keys_that_are_no_whole_value_are_not_set_alone() -> None:
+    setting = LeverSetting("--kv-transfer-config", "", '"kv_load_failure_policy": "recompute" in its JSON', True, "")
+    (command,) = engine_commands("start.sh", "vllm serve m\n")
+    with pytest.raises(PatchError, match="it needs kv_connector"):
+        command.edits(flag_changes(setting))
+
+
+def test_the_flags_that_mean_nothing_without_a_removed_one_go_with_it() -> None:
+    setting = LeverSetting("--speculative-algorithm", "", "remove it", True, "")
+    content = "python3 -m sglang.launch_server --speculative-algorithm EAGLE --speculative-num-steps 3 --port 1\n"
+    assert changed("start.sh", content, flag_changes(setting)) == "python3 -m sglang.launch_server --port 1\n"
+
+
+def test_a_switch_replaces_its_opposite() -> None:
+    setting = LeverSetting("--enable-prefix-caching", "off", "on", True, "")
+    content = "vllm serve m --no-enable-prefix-caching --port 1\n"
+    assert changed("start.sh", content, flag_changes(setting)) == "vllm serve m --port 1 --enable-prefix-caching\n"
+
+
+VARIABLE = """\
+spec:
+  containers:
+  - name: engine
+    image: example/engine
+    command: ["bash", "-lc"]
+    args: ["exec vllm serve org/model $VLLM_ARGS"]
+    env:
+    - name: VLLM_ARGS
+      value: "--max-num-seqs 4 --dtype auto"
+"""
+
+
+def test_the_value_of_a_variable_is_changed_where_it_stands() -> None:
+    assert '"--max-num-seqs 16 --dtype auto"' in changed("pod.yaml", VARIABLE)
+    unset = changed("pod.yaml", VARIABLE.replace("--max-num-seqs 4 ", ""))
+    assert 'args: ["exec vllm serve org/model $VLLM_ARGS --max-num-seqs 16"]' in unset
+
+
+def test_a_variable_that_is_not_in_the_file_is_noted() -> None:
+    (command,) = engine_commands("pod.yaml", VARIABLE.partition("    env:")[0])
+    assert any("`$VLLM_ARGS` is not known here" in note for note in command.notes)
+
+
+def test_a_variable_of_a_shell_script_is_changed_where_it_is_assigned() -> None:
+    content = 'ARGS="--max-num-seqs 4"\nexec vllm serve org/model $ARGS\n'
+    assert changed("start.sh", content) == 'ARGS="--max-num-seqs 16"\nexec vllm serve org/model $ARGS\n'
+
+
+def test_docker_run_is_a_command_of_its_image() -> None:
+    content = "docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.32.0 --model m --max-num-seqs 2\n"
+    assert changed("run.sh", content).endswith("--model m --max-num-seqs 16\n")
+
+
+def test_an_image_with_an_entry_point_takes_the_model_as_its_first_argument() -> None:
+    content = "services:\n  chat:\n    image: vllm/vllm-openai:v0.32.0\n    command: [org/model, --port, '8000']\n"
+    assert "command: [org/model, --port, '8000', --max-num-seqs, '16']" in changed("compose.yaml", content)
+
+
+def test_a_command_that_is_no_engine_is_left_alone() -> None:
+    content = (
+        "spec:\n  containers:\n  - name: a\n    image: vllm/vllm-openai\n    command: [sleep, inf]\n    args: [x]\n"
+    )
+    assert engine_commands("pod.yaml", content) == []
+
+
+def test_of_two_engines_one_is_chosen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "compose.yaml"
+    service = "  {}:\n    command: vllm serve org/model --max-num-seqs 2\n"
+    file.write_text("services:\n" + service.format("one") + service.format("two"))
+    code, _, err = run(capsys, str(SHIPPED / "few_slots.kvcap"), "--file", str(file))
+    assert code == 2
+    assert "starts several engines: one, two. Choose one with --container NAME" in err
+    _, diff, _ = run(capsys, str(SHIPPED / "few_slots.kvcap"), "--file", str(file), "--container", "two")
+    assert diff.count("+    command: vllm serve org/model --max-num-seqs 16") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "message"),
+    [
+        ("deploy.yaml", "{{- if .Values.x }}\nargs: []\n{{- end }}\n", "is a template"),
+        ("deploy.yaml", "a: [b\n", "is not valid YAML"),
+        ("start.sh", "vllm serve 'm\n", "a quote ' of the command line is not closed"),
+        ("big.yaml", "#" * (1 << 20) + "\n", "is larger than 1 MiB"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(path: str, content: str, message: str) -> None:
+    with pytest.raises(PatchError, match=message):
+        engine_commands(path, content)
+
+
+def test_aliases_of_a_hostile_file_are_followed_once() -> None:
+    lines = ["a0: &a0 {command: [vllm, serve, m, --max-num-seqs, '2']}"]
+    lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 40)]
+    assert len(engine_commands("deploy.yaml", "\n".join(lines) + "\n")) == 1
+
+
+def test_percent_signs_of_a_unit_are_doubled() -> None:
+    changes = [FlagChange("--served-model-name", "set", "a%b")]
+    after = changed("engine.service", "[Service]\nExecStart=/usr/bin/vllm serve m\n", changes)
+    assert "ExecStart=/usr/bin/vllm serve m --served-model-name a%%b\n" in after
