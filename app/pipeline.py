@@ -20,6 +20,7 @@ from kvitals.app.derived_metrics.operating_families import Operating
 from kvitals.app.last_cascade import with_last_cascade
 from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
+from kvitals.diagnoser.engine_rows import with_engines
 from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.findings import Mute
 from kvitals.diagnoser.replays import RecordedLookups, Replays
@@ -221,6 +222,7 @@ class Pipeline:
 
     def _triage(self, span: EvaluationSpan) -> Triage:
         document = triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())
+        document = with_engines(document, self.judge, self.judgements, span)
         document = self.replays.told(document, self.setup.knowledge)
         ledger = self.node.ledger
         return document if ledger is None else with_last_cascade(document, ledger.cascades.report())

@@ -281,6 +281,15 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
     return "Could not tell: a rule failed."
 
 
+def engine_verdict(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Finding]) -> tuple[bool | None, str]:
+    """Whether one engine is healthy and its verdict, by the rules of the whole document.
+
+    judgements: of this engine. open_: the findings about it, in the document's order.
+    """
+    healthy = is_healthy(judge, judgements, open_)
+    return healthy, verdict(healthy, _ordered(open_), judgements)
+
+
 def _mute(finding: Finding, mutes: Sequence[Mute], at: float) -> Mute | None:
     return next((m for m in mutes if m.covers(finding, at)), None)
 
