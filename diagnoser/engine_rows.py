@@ -60,11 +60,13 @@ def with_engines(document: Triage, judge: Judge, judgements: Sequence[Judgement]
 
 
 def _findings_by_engine(document: Triage) -> dict[Labels, list[Finding]]:
-    """The open findings about each engine, in the document's order.
+    """The open findings about each engine: causes of its own before those of its node or pool, then telemetry, then
+    symptoms, each in the document's order.
 
     A finding about a node, a pool or the fleet is about an engine where it explains a finding of that engine.
     """
-    listed = [*document.causes, *document.telemetry, *document.symptoms]
+    causes = sorted(document.causes, key=lambda cause: cause.entity.kind != "engine")
+    listed = [*causes, *document.telemetry, *document.symptoms]
     engine_of = {one.id: _engine(one) for one in listed if one.entity.kind == "engine"}
     by_engine: dict[Labels, list[Finding]] = {}
     for finding in listed:

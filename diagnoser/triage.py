@@ -284,10 +284,14 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
 def engine_verdict(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Finding]) -> tuple[bool | None, str]:
     """Whether one engine is healthy and its verdict, by the rules of the whole document.
 
-    judgements: of this engine. open_: the findings about it, in the document's order.
+    A cause of the engine's own comes before those of its node or pool, which the document's verdict names: the verdicts
+    of engines tell one from another. judgements: of this engine. open_: the findings about it, in the document's order.
     """
     healthy = is_healthy(judge, judgements, open_)
-    return healthy, verdict(healthy, _ordered(open_), judgements)
+    own = _ordered([f for f in open_ if f.entity.kind == "engine"])
+    if not own.causes or (own.worst and not own.explains_worst(own.causes[0])):
+        return healthy, verdict(healthy, _ordered(open_), judgements)
+    return healthy, verdict(healthy, own, judgements)
 
 
 def _mute(finding: Finding, mutes: Sequence[Mute], at: float) -> Mute | None:

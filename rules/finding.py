@@ -221,7 +221,7 @@ class EngineRow(Struct, frozen=True, kw_only=True):
     healthy: bool | None  # as in the document, for this engine alone
     verdict: str  # as in the document, for this engine alone
     severity: Severity | None  # the highest severity among `findings`; None: no finding
-    findings: list[str]  # ids of the open findings about this engine, the document's order; notes are not included
+    findings: list[str]  # ids of the open findings about this engine, its own causes first; without notes
     figures: dict[str, Measure]  # by signal; a value is None where the signal has no value
     course: list[Point]  # waiting requests over time, the last point is the end of the window
 

@@ -15,6 +15,7 @@ import msgspec
 import zstandard
 
 from kvitals.agent.records import FactsRecord, decode, encode
+from kvitals.agent.workers import Worker
 from kvitals.app.agent_client import AgentClient
 from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup
@@ -24,7 +25,7 @@ from kvitals.app.sources.recording import MIN_GAP_SECONDS, RecordingError, repla
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess
 from kvitals.rules.finding import Triage
 from kvitals.rules.finding import encode as encode_document
-from kvitals.series.recordings import CaptureWriter, Record
+from kvitals.series.recordings import CaptureError, CaptureWriter, Record
 
 LIVE_SECONDS = 5.0
 """Between two documents of live engines, and of an agent, whose own cycle takes as long by default."""
@@ -68,6 +69,8 @@ class LiveFleet:
         self._seconds = seconds
         self._facts: dict[tuple[str, str], FactsRecord] = {}
         self._writer: CaptureWriter | None = None
+        self.recording: Path | None = None
+        """The file that is written now."""
         self._collector.on_records = self._keep
         self.name = ", ".join(urls) or "this node"
 
@@ -87,15 +90,16 @@ class LiveFleet:
     def record(self, path: Path) -> None:
         """Write what is scraped from now on to a new recording. Raises CaptureError, UsageError."""
         if self._writer is not None:
-            raise UsageError("a recording is being written already")
+            raise UsageError(f"{self.recording} is being written: end it first")
         meta = {**self._collector.pipeline.node.watched.meta, "every_seconds": INTERVAL_SECONDS}
         self._writer = CaptureWriter(path, version=version("kvitals"), meta=meta)
         for facts in self._facts.values():  # engines report these once, before the recording began
             self._writer.write(encode(msgspec.structs.replace(facts, t=time.time())))
+        self.recording = path
 
     def stop_recording(self) -> None:
         """End the recording, if there is one."""
-        writer, self._writer = self._writer, None
+        writer, self._writer, self.recording = self._writer, None, None
         if writer is not None:
             writer.close()
 
@@ -104,7 +108,11 @@ class LiveFleet:
             if isinstance(facts := decode(record), FactsRecord):
                 self._facts[facts.target, facts.source] = facts
             if self._writer is not None:
-                self._writer.write(record)
+                try:
+                    self._writer.write(record)
+                except CaptureError:  # what was written before is whole
+                    self._writer = self.recording = None
+                    raise
 
 
 class AgentFleet:
@@ -113,14 +121,14 @@ class AgentFleet:
     pause = LIVE_SECONDS
 
     def __init__(self, url: str) -> None:
-        self._client = AgentClient(url)
+        self._client, self._worker = AgentClient(url), Worker("agent")
         self.name = url
 
     async def open(self) -> None:
         """Nothing is kept open."""
 
     async def read(self) -> Triage:
-        return self._client.findings()
+        return await self._worker.run(self._client.findings)
 
     async def close(self) -> None:
         """Nothing is kept open."""
@@ -130,7 +138,7 @@ class PrometheusFleet:
     """A fleet whose series a Prometheus has."""
 
     def __init__(self, access: PrometheusAccess, setup: Setup) -> None:
-        self._access, self._setup = access, setup
+        self._access, self._setup, self._worker = access, setup, Worker("prometheus")
         self.name, self.pause = access.url, 0.0
 
     async def open(self) -> None:
@@ -138,7 +146,7 @@ class PrometheusFleet:
 
     async def read(self) -> Triage:
         began = time.process_time()
-        judged = judge_server(self._access, self._setup, time.time())
+        judged = await self._worker.run(lambda: judge_server(self._access, self._setup, time.time()))
         self.pause = max(judged.survey.interval, (time.process_time() - began) / CPU_SHARE)
         return judged.document
 
@@ -192,10 +200,9 @@ class RecordedFleet:
         self._replay = iter(())
 
     def _moment(self, at: float) -> float:
-        """The judged moment that is nearest to a time."""
-        steps = max(1, round((at - self.first) / STEP_SECONDS))
-        moment = self.first + steps * STEP_SECONDS
-        return moment if moment < self.last - MIN_GAP_SECONDS else self.last
+        """The judged moment that is nearest to a time; the end for every time from there on."""
+        moment = self.first + max(1, round((at - self.first) / STEP_SECONDS)) * STEP_SECONDS
+        return moment if max(at, moment) < self.last - MIN_GAP_SECONDS else self.last
 
     def _document(self, at: float) -> Triage:
         key = round(at, 3)

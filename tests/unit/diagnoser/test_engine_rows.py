@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
 
 from kvitals.app.demo import incidents
 from kvitals.app.sources.recording import Moments, span_of
-from kvitals.rules.finding import Triage
+from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.triage import engine_verdict
+from kvitals.rules.finding import Entity, Triage
 from tests.support.loops import for_each
 from tests.support.recordings import CAPTURES, judge, setup
 
@@ -23,7 +29,7 @@ def test_the_only_engine_has_the_verdict_of_the_document(path: Path) -> None:
     (row,) = document.engines
     assert row.healthy == document.healthy
     assert row.verdict == document.verdict or (row.healthy and row.verdict.startswith("No trouble found"))
-    assert row.findings == [one.id for one in (*document.causes, *document.telemetry, *document.symptoms)]
+    assert set(row.findings) == {one.id for one in (*document.causes, *document.telemetry, *document.symptoms)}
 
 
 @for_each("path", incidents, ids=lambda path: path.stem)
@@ -65,3 +71,17 @@ def test_an_unreachable_engine_is_the_one_that_is_named() -> None:
     one, two = _document(CAPTURES / "incidents" / "engine_dead-1.kvcap").engines
     assert (one.entity.title, one.healthy, one.findings) == ("one", True, [])
     assert (two.entity.title, two.healthy, two.severity) == ("two", False, "page")
+
+
+def test_a_cause_of_the_engine_comes_before_one_of_its_pool() -> None:
+    document = _document(CAPTURES.parents[1] / "app" / "demo" / "heavy_tenant.kvcap")
+    own = document.causes[0]
+    pool = msgspec.structs.replace(
+        own,
+        id="of the pool",
+        title="Uneven pool",
+        entity=Entity(kind="pool", labels={"pool": "chat"}, title="chat"),
+    )
+    judge_ = cast(Judge, SimpleNamespace(crashed={}))
+    assert engine_verdict(judge_, [], [pool, own, *document.symptoms]) == (False, f"{own.title}.")
+    assert engine_verdict(judge_, [], [pool, *document.symptoms]) == (False, "Uneven pool.")
