@@ -30,7 +30,7 @@ from kvitals.series.recordings import CaptureError, CaptureWriter, Record
 LIVE_SECONDS = 5.0
 """Between two documents of live engines, and of an agent, whose own cycle takes as long by default."""
 
-CPU_SHARE = 0.02
+CPU_SHARE = 0.025
 """Of one core, that questions to a Prometheus may take on average: where one costs more, the next one waits longer."""
 
 PLAY_SECONDS = 1.0

@@ -75,7 +75,11 @@ def _head(row: EngineRow, document: Triage, findings: list[Finding]) -> Iterator
     yield Text(named, style="bold").append(when, "not bold dim")
     if not findings:
         yield Text(row.verdict, style=style)
-    figures = [f"{title} {row.figures[name].text or NOT_KNOWN}" for name, title in FIGURE_TITLES.items()]
+    figures = [
+        f"{title} {row.figures[name].text or NOT_KNOWN}"
+        for name, title in FIGURE_TITLES.items()
+        if name in row.figures  # an agent of another version may report others
+    ]
     yield Text(" · ".join(figures).replace(" · objective ", " / objective "))
     if row.course:
         yield Text(f"waiting over time {spark([point.value for point in row.course])}")
