@@ -40,12 +40,12 @@ def fleet_of(engines: int) -> Triage:
 
 
 class StillSource:
-    """Hands out one document or error after another, and then waits."""
+    """Hands out one document or error after another, then the last one again whenever it is asked."""
 
     name = "still"
 
     def __init__(self, *answers: Triage | Exception) -> None:
-        self._answers = list(answers)
+        self._answers, self._last = list(answers), answers[0]
         self.read_count = 0
         self.closed = False
 
@@ -58,7 +58,8 @@ class StillSource:
 
     async def read(self) -> Triage:
         self.read_count += 1
-        answer = self._answers.pop(0)
+        answer = self._answers.pop(0) if self._answers else self._last
+        self._last = answer
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -158,6 +158,8 @@ class FleetApp(App[None]):
             self.post_message(message)
 
     def on_updated(self, message: Updated) -> None:
+        if message.update.notice:
+            self._say(message.update.notice)
         if message.update.document is None:
             self._trouble = message.update.trouble
         else:

@@ -33,6 +33,7 @@ class FeedUpdate:
 
     document: Triage | None
     trouble: str = ""
+    notice: str = ""  # what came of something that the user asked for
 
 
 class DocumentFeed:
@@ -66,7 +67,7 @@ class DocumentFeed:
                 change()
                 self._show(FeedUpdate(None, self._trouble))
             except (CaptureError, UsageError, OSError) as error:
-                self._show(FeedUpdate(None, plain.line(str(error))))
+                self._show(FeedUpdate(None, self._trouble, plain.line(str(error))))
             self._asked.set()
 
         with contextlib.suppress(RuntimeError):  # the source has ended, and its loop with it

@@ -188,6 +188,8 @@ class FleetTable:
 
 def _fitted(text: Text, width: int, right: bool) -> Text:
     """A text of exactly so many columns, the last of them blank."""
+    if width < 2:
+        return Text(" " * width)
     text.truncate(width - 1, overflow="ellipsis")
     blank = width - 1 - text.cell_len
     if right:

@@ -18,6 +18,7 @@ from kvitals.app.sources.fleet_source import RecordedFleet
 from kvitals.app.sources.recording import verdicts
 from kvitals.diagnoser.sources.prometheus import ServerError
 from kvitals.rules.finding import Triage
+from kvitals.series.recordings import CaptureError
 from kvitals.ui.cli.top_app import KEYS, LIST_KEYS, VIEW_KEYS, EngineList, EngineScreen, FleetApp, HelpScreen
 from kvitals.ui.cli.top_table import SORTS, FleetTable, matching, sorted_rows
 from tests.fuzz import texts
@@ -33,6 +34,7 @@ from tests.support.fleet_documents import (
     shown,
     until,
 )
+from tests.support.loops import for_each
 from tests.support.recordings import setup
 
 ENGINES = 40
@@ -42,6 +44,10 @@ CPU_SECONDS = 6.0
 
 def _names(app: FleetApp) -> list[str]:
     return [row.entity.title for row in app._rows]
+
+
+def _notices(app: FleetApp) -> str:
+    return " ".join(one.message for one in app._notifications)
 
 
 async def test_the_sick_engine_is_on_top_with_its_cause() -> None:
@@ -54,6 +60,29 @@ async def test_the_sick_engine_is_on_top_with_its_cause() -> None:
         assert "7.41 s!" in lines[4]
         assert lines[5].startswith("✓ ")
         assert "SCH01 3.05 requests wait" in screen_text(app)
+
+
+@for_each("width", range(10, 240, 7))
+def test_a_row_is_never_wider_than_the_screen(width: int) -> None:
+    rows = fleet_of(3).engines
+    table = FleetTable(width, rows)
+    for cells in (table.titles("ttft"), *map(table.cells, rows)):
+        assert all(cell.cell_len == columns for cell, (_, columns) in zip(cells, table.columns, strict=True))
+    assert sum(columns for _, columns in table.columns) <= max(width, 35)
+
+
+async def test_a_request_that_fails_is_a_notice_and_the_screen_goes_on() -> None:
+    def refuse() -> None:
+        raise CaptureError("cannot create x.kvcap: Permission denied")
+
+    source = StillSource(fleet_of(2))
+    app = FleetApp(source)
+    async with shown(app) as pilot:
+        app._feed.ask(refuse)
+        await until(lambda: "Permission denied" in _notices(app), app, pilot)
+        source.hand_out(fleet_of(3))
+        app._feed.ask(lambda: None)
+        await until(lambda: len(_names(app)) == 3, app, pilot)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120, 200])
@@ -174,7 +203,7 @@ async def test_a_key_that_means_nothing_here_says_so(key: str) -> None:
     app = FleetApp(StillSource(fleet_of(2)))
     async with shown(app) as pilot:
         await pilot.press(key)
-        await until(lambda: "record" in screen_text(app).splitlines()[-2] + str(list(app._notifications)), app, pilot)
+        await until(lambda: "recording" in _notices(app) or "kvitals record" in _notices(app), app, pilot)
 
 
 async def test_the_help_has_every_key() -> None:
