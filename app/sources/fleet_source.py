@@ -44,8 +44,11 @@ class FleetSource(Protocol):
     """Where a screen gets its documents from. All methods are called on one thread."""
 
     name: str
-    pause: float
-    """Seconds until the next document is worth reading; infinity: until someone moves the source."""
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next document is worth reading; infinity: until someone moves the source."""
+        raise NotImplementedError
 
     async def open(self) -> None:
         """Connect. Raises what `read` raises."""

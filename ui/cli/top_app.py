@@ -257,7 +257,7 @@ class FleetApp(App[None]):
 
     def _draw(self) -> None:
         """Bring every widget of the screen in line with the document; the screens above it draw themselves."""
-        if not self.screen_stack or not self.is_mounted:  # the app is beginning or ending
+        if not self.screen_stack:  # the app is ending
             return
         base = self.screen_stack[0]
         base.query_one("#head", Static).update(self._head())
