@@ -22,6 +22,7 @@ from kvitals.app.derived_metrics.operating_families import Operating
 from kvitals.app.last_cascade import with_last_cascade
 from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
+from kvitals.diagnoser.engine_rows import with_engines
 from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.findings import Mute
 from kvitals.diagnoser.last_regime import last_regime
@@ -242,6 +243,7 @@ class Pipeline:
 
     def _triage(self, span: EvaluationSpan) -> Triage:
         document = triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())
+        document = with_engines(document, self.judge, self.judgements, span)
         document = self.replays.told(document, self.setup.knowledge)
         document = msgspec.structs.replace(document, verdict=self._with_regime(document.verdict), regime=self.regime)
         ledger = self.node.ledger

@@ -281,6 +281,19 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
     return "Could not tell: a rule failed."
 
 
+def engine_verdict(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Finding]) -> tuple[bool | None, str]:
+    """Whether one engine is healthy and its verdict, by the rules of the whole document.
+
+    A cause of the engine's own comes before those of its node or pool, which the document's verdict names: the verdicts
+    of engines tell one from another. judgements: of this engine. open_: the findings about it, in the document's order.
+    """
+    healthy = is_healthy(judge, judgements, open_)
+    own = _ordered([f for f in open_ if f.entity.kind == "engine"])
+    if not own.causes or (own.worst and not own.explains_worst(own.causes[0])):
+        return healthy, verdict(healthy, _ordered(open_), judgements)
+    return healthy, verdict(healthy, own, judgements)
+
+
 def _mute(finding: Finding, mutes: Sequence[Mute], at: float) -> Mute | None:
     return next((m for m in mutes if m.covers(finding, at)), None)
 

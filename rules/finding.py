@@ -214,6 +214,19 @@ class Coverage(Struct, frozen=True):
         return f"{of}{self.rules} rules: {counts}"
 
 
+class EngineRow(Struct, frozen=True, kw_only=True):
+    """One engine in a table of the fleet: its verdict and its figures at the end of the document's window."""
+
+    entity: Entity
+    about: dict[str, str]  # system, version, model and role, where they are known
+    healthy: bool | None  # as in the document, for this engine alone
+    verdict: str  # as in the document, for this engine alone
+    severity: Severity | None  # the highest severity among `findings`; None: no finding
+    findings: list[str]  # ids of the open findings about this engine, its own causes first; without notes
+    figures: dict[str, Measure]  # by signal; a value is None where the signal has no value
+    course: list[Point]  # waiting requests over time, the last point is the end of the window
+
+
 EffectVerdict = Literal["worked", "in part", "nothing", "worse"]
 """As it was to be, some of it, no difference beyond what there was before, the wrong way."""
 
@@ -282,6 +295,7 @@ class Triage(Struct, frozen=True, kw_only=True):
     lacking: list[MissingData] = []  # for want of what, most rules first
     since_change: SinceChange | None = None  # only where it was asked for
     regime: Regime | None = None  # only of a recording whose window the user leaves to kvitals, and which changed
+    engines: list[EngineRow] = []  # every engine, in the order of their names
 
     def explained(self, cause: Finding) -> list[Finding]:
         """The fired symptoms and causes that a cause explains, directly or through causes in between: symptoms first,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -43,6 +43,8 @@ class Collector:
         self._started: float | None = None
         self._last = 0.0
         self.said: list[str] = []
+        self.on_records: Callable[[Sequence[Record]], None] = lambda _: None
+        """Called with the records of each scrape, before they are ingested."""
 
     async def __aenter__(self) -> Self:
         self.said = await self.pipeline.node.open(self._urls, once=True)
@@ -83,7 +85,9 @@ class Collector:
             await self._read(time.monotonic() - begun)  # the row in which the probe's result stands
 
     async def _read(self, done: float) -> None:
-        self.pipeline.ingest_recorded(await self.pipeline.node.read())
+        records = await self.pipeline.node.read()
+        self.on_records(records)
+        self.pipeline.ingest_recorded(records)
         self._last = time.time()
         self._started = self._started or self._last
         if done >= FIRST_LOOK_SECONDS:

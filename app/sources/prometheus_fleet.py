@@ -12,6 +12,7 @@ import msgspec
 from kvitals.agent import objectives
 from kvitals.app.identity import KnownEngine, address, known_engine, without_rank
 from kvitals.app.pipeline import Setup, mutes
+from kvitals.diagnoser.engine_rows import with_engines
 from kvitals.diagnoser.evaluator import ENTITIES, Judge
 from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.sources.engine_pages import read_pages, scalers
@@ -52,6 +53,7 @@ def judge_server(access: PrometheusAccess, setup: Setup, at: float, window: floa
         judging = server.asked
         source = DocumentSource("prometheus", access.url)
         document = triage(judge, judgements, found.span, source, _slo(signals, setup, at), mutes(setup.config))
+        document = with_engines(document, judge, judgements, found.span)
         said = [f"the server warned: {warning}" for warning in server.warnings]
         engines = _engines(server, signals, found)
         whole = _with_warnings(document, said)

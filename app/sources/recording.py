@@ -136,9 +136,11 @@ def with_window(setup: Setup, least: float) -> Setup:
     return replace(setup, config=msgspec.structs.replace(setup.config, agent=agent))
 
 
-def verdicts(path: Path, setup: Setup) -> Iterator[tuple[float, Triage]]:
-    """The document at every cycle of a recording, in order, and at its end: each what `judge_recording` says of that
-    moment. Raises CaptureError, RecordingError."""
+def replay_moments(path: Path, setup: Setup) -> Iterator[tuple[float, Pipeline]]:
+    """Every moment of a recording that is judged, in order, and its end, each with the pipeline that just judged it.
+
+    The pipeline's document is what `judge_recording` returns for that moment. Raises CaptureError, RecordingError.
+    """
     first, last = span_of(path)
     pipeline = Pipeline(
         with_window(setup, setup.config.agent.window + AT_ONCE * STEP_SECONDS), DocumentSource("capture", path.name)
@@ -146,8 +148,14 @@ def verdicts(path: Path, setup: Setup) -> Iterator[tuple[float, Triage]]:
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for at in judged_before(last, pipeline, reader):
-            yield at, pipeline.triage()
+            yield at, pipeline
     if last > first:
         pipeline.flush(last)
         pipeline.observe_last_regime(first, last)
-        yield last, pipeline.triage()
+        yield last, pipeline
+
+
+def verdicts(path: Path, setup: Setup) -> Iterator[tuple[float, Triage]]:
+    """The document of every moment of `replay_moments`. Raises CaptureError, RecordingError."""
+    for at, pipeline in replay_moments(path, setup):
+        yield at, pipeline.triage()

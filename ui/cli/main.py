@@ -24,6 +24,7 @@ from kvitals.ui.cli.launch import EXIT_INTERRUPTED, STOPPED, stop
 GROUPS = {
     "diagnose": {
         "triage": "what is wrong, the proof and the lever",
+        "top": "every engine live on one screen, the sick ones first",
         "cache": "what the cache holds, what was lost, and which tenant paid for which",
         "trace": "where the time of a request went",
         "compare": "two engines or two windows, side by side",
@@ -84,6 +85,7 @@ exit codes: 0 healthy or done, 1 findings, 2 bad use, 3 unknown or unreachable, 
   kvitals triage incident.kvcap           a recorded incident
   kvitals triage --prometheus URL         a fleet, from the metrics in a Prometheus
   kvitals triage --at=-2h                 two hours ago, from the agent's history
+  kvitals top                             the engines on this node, live on one screen
 """
 
 

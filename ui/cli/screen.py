@@ -96,10 +96,10 @@ def _parts(document: Triage, now: int, later: int, width: int) -> list[Renderabl
     if first is not None:
         parts += ["", _title(first, document)]
         parts.append(_clipped(first.conclusion, width, CONCLUSION_LINES, 2))
-        parts += _explained(first, document, width)
-        parts += _proof(first, width)
-        parts += _levers("Now (no restart)", [one for one in first.levers if not one.restart][:now], width)
-        parts += _levers("Then (restart or deploy)", [one for one in first.levers if one.restart][:later], width)
+        parts += explained_lines(first, document, width)
+        parts += proof_lines(first, width)
+        parts += lever_lines("Now (no restart)", [one for one in first.levers if not one.restart][:now], width)
+        parts += lever_lines("Then (restart or deploy)", [one for one in first.levers if one.restart][:later], width)
     if others:
         several = "; ".join(f"{one.code} {one.title} ({one.entity.title})" for one in others)
         parts.append(_clipped(f"Also: {several}", width, OTHERS_LINES, 0))
@@ -137,7 +137,8 @@ def _title(finding: Finding, document: Triage) -> Text:
     return text.append(f"  {' · '.join(said)}", style="dim")
 
 
-def _explained(cause: Finding, document: Triage, width: int) -> list[RenderableType]:
+def explained_lines(cause: Finding, document: Triage, width: int) -> list[RenderableType]:
+    """The first finding that a cause explains, with the codes of the others."""
     explained = document.explained(cause)
     if not explained:
         return []
@@ -146,9 +147,9 @@ def _explained(cause: Finding, document: Triage, width: int) -> list[RenderableT
     return [_clipped(f"Explains {explained[0].code}{more}: {explained[0].conclusion}", width, SYMPTOM_LINES, 2)]
 
 
-def _proof(finding: Finding, width: int) -> list[RenderableType]:
+def proof_lines(finding: Finding, width: int, most: int = PROOFS) -> list[RenderableType]:
     """The first rows that have values over time; a narrow terminal loses the course and no number."""
-    seen = [item for item in finding.evidence if item.lines][:PROOFS]
+    seen = [item for item in finding.evidence if item.lines][:most]
     table = Table.grid(padding=(0, 2))
     for item in seen:
         values = [point.value for point in item.lines[0].points]
@@ -157,7 +158,8 @@ def _proof(finding: Finding, width: int) -> list[RenderableType]:
     return [Text("Proof", style="bold"), Padding(table, (0, 0, 0, 2))] if seen else []
 
 
-def _levers(title: str, levers: Sequence[LeverAdvice], width: int) -> list[RenderableType]:
+def lever_lines(title: str, levers: Sequence[LeverAdvice], width: int) -> list[RenderableType]:
+    """Levers below a title: the setting, and what it is expected to do or why it is advised."""
     parts: list[RenderableType] = [Text(title, style="bold")] if levers else []
     for lever in levers:
         line = Text(lever.title)

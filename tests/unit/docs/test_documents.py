@@ -80,9 +80,9 @@ def test_commands_are_ones_that_there_are(path: Path, capsys: pytest.CaptureFixt
             raise AssertionError(f"{NAMES[path]}: kvitals {line}\n{capsys.readouterr().err}") from None
 
 
-def test_the_readme_names_every_command() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [name for name in COMMANDS if f"`kvitals {name}" not in readme] == []
+def test_the_page_about_commands_names_every_command() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert [name for name in COMMANDS if f"`kvitals {name}" not in page] == []
 
 
 def test_no_block_of_the_readme_is_longer_than_a_screen() -> None:

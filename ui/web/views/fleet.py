@@ -9,17 +9,18 @@ import altair as alt
 import streamlit as st
 
 from kvitals.rules.finding import Finding, Triage
-from kvitals.rules.loader import SIGNAL_PREFIX
 from kvitals.ui.web import data, graphs, header, source_registry, tables
 from kvitals.ui.web.charts import value_axis
-from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal
-from kvitals.ui.web.sources.base import ChartLine, PageWindow
+from kvitals.ui.web.sources.base import PageWindow
 from kvitals.ui.web.views import knee
 
 TOP = 500
 DRAWN = 25
-SIGNALS = ("ttft_p99_seconds", "itl_p99_seconds", "kv_usage_p90", "waiting_avg", "running_avg", "prefix_hit_ratio")
+SIGNALS = (
+    *("ttft_p99_seconds", "itl_p99_seconds", "kv_usage_p90", "waiting_avg", "running_avg", "prefix_hit_ratio"),
+    "generation_tokens_per_second",
+)
 _RANK = {"page": 0, "ticket": 1, "info": 2}
 _GROUPS = ("pool", "role", "model", "system", "version", "node")
 
@@ -36,7 +37,7 @@ def show(place: str, look: PageWindow | None) -> None:
     fired = [*triage.causes, *triage.symptoms, *triage.telemetry]
     worst = _by_engine(fired)
     _figures(engines, worst)
-    values = _values(place, look, triage)
+    values = _values(triage)
     _table(engines, worst, values)
     _groups(engines, worst)
     _wide(fired)
@@ -64,17 +65,15 @@ def _figures(engines: Sequence[Mapping[str, str]], worst: Mapping[str, Sequence[
     header.figures(figures, key="fleet-figures")
 
 
-def _values(place: str, look: PageWindow | None, triage: Triage) -> dict[str, dict[str, float]]:
-    """Signal -> engine -> its value at the end of the window, where the source has series."""
-    end = look.end if look is not None else triage.window.end
-    found = {}
-    for name in SIGNALS:
-        try:
-            lines: list[ChartLine] = data.series(place, f"{SIGNAL_PREFIX}{name}", end - 60.0, end)
-        except UnansweredError:
-            return {}
-        found[name] = {line.labels.get("engine", ""): line.points[-1][1] for line in lines}
-    return {name: values for name, values in found.items() if values}
+def _values(triage: Triage) -> dict[str, dict[str, float]]:
+    """Signal -> engine -> its value at the end of the window, without signals that no engine has."""
+    found: dict[str, dict[str, float]] = {}
+    for row in triage.engines:
+        for name in SIGNALS:
+            measure = row.figures.get(name)  # an agent of another version may report others
+            if measure is not None and measure.value is not None:
+                found.setdefault(name, {})[row.entity.title] = measure.value
+    return {name: found[name] for name in SIGNALS if name in found}
 
 
 def _table(

@@ -1,0 +1,87 @@
+"""A row for every engine: the verdict of the engine alone, and figures that are those of the findings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
+
+from kvitals.app.demo import incidents
+from kvitals.app.sources.recording import Moments, span_of
+from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.triage import engine_verdict
+from kvitals.rules.finding import Entity, Triage
+from tests.support.loops import for_each
+from tests.support.recordings import CAPTURES, judge, setup
+
+PAIR = CAPTURES / "incidents" / "pd_decode_slots-1.kvcap"
+
+
+def _document(path: Path) -> Triage:
+    return judge(path, setup()).document
+
+
+@for_each("path", incidents, ids=lambda path: path.stem)
+def test_the_only_engine_has_the_verdict_of_the_document(path: Path) -> None:
+    document = _document(path)
+    (row,) = document.engines
+    assert row.healthy == document.healthy
+    assert row.verdict == document.verdict or (row.healthy and row.verdict.startswith("No trouble found"))
+    assert set(row.findings) == {one.id for one in (*document.causes, *document.telemetry, *document.symptoms)}
+
+
+@for_each("path", incidents, ids=lambda path: path.stem)
+def test_a_figure_is_that_of_the_findings(path: Path) -> None:
+    document = _document(path)
+    (row,) = document.engines
+    measures = [m for finding in document.symptoms for m in finding.measures if m.signal in row.figures]
+    for measure in measures:
+        assert (row.figures[measure.signal].value, row.figures[measure.signal].text) == (measure.value, measure.text)
+    objectives = {one.name: one.seconds for one in document.slo}
+    assert row.figures["slo_ttft_seconds"].value == objectives["ttft_p99"]
+    assert row.figures["slo_itl_seconds"].value == objectives["itl_p99"]
+
+
+def test_the_course_ends_at_the_window_s_end_with_the_figure() -> None:
+    document = _document(CAPTURES.parents[1] / "app" / "demo" / "heavy_tenant.kvcap")
+    (row,) = document.engines
+    assert row.course[-1].t == document.window.end
+    assert row.course[-1].value == row.figures["waiting_avg"].value
+    assert row.course[0].value < row.course[-1].value
+
+
+def test_a_finding_of_one_engine_leaves_the_other_healthy() -> None:
+    decode, prefill = _document(PAIR).engines
+    assert (decode.entity.title, decode.healthy, decode.severity) == ("decode", False, "page")
+    assert (prefill.entity.title, prefill.healthy, prefill.severity, prefill.findings) == ("prefill", True, None, [])
+    assert (decode.about["role"], prefill.about["role"]) == ("decode", "prefill")
+
+
+def test_an_engine_that_nobody_can_judge_yet_is_not_healthy() -> None:
+    heavy = CAPTURES.parents[1] / "app" / "demo" / "heavy_tenant.kvcap"
+    first, _ = span_of(heavy)
+    (row,) = judge(heavy, setup(), Moments(at=first + 5)).document.engines
+    assert row.healthy is None
+    assert row.verdict.startswith("Could not tell")
+
+
+def test_an_unreachable_engine_is_the_one_that_is_named() -> None:
+    one, two = _document(CAPTURES / "incidents" / "engine_dead-1.kvcap").engines
+    assert (one.entity.title, one.healthy, one.findings) == ("one", True, [])
+    assert (two.entity.title, two.healthy, two.severity) == ("two", False, "page")
+
+
+def test_a_cause_of_the_engine_comes_before_one_of_its_pool() -> None:
+    document = _document(CAPTURES.parents[1] / "app" / "demo" / "heavy_tenant.kvcap")
+    own = document.causes[0]
+    pool = msgspec.structs.replace(
+        own,
+        id="of the pool",
+        title="Uneven pool",
+        entity=Entity(kind="pool", labels={"pool": "chat"}, title="chat"),
+    )
+    judge_ = cast(Judge, SimpleNamespace(crashed={}))
+    assert engine_verdict(judge_, [], [pool, own, *document.symptoms]) == (False, f"{own.title}.")
+    assert engine_verdict(judge_, [], [pool, *document.symptoms]) == (False, "Uneven pool.")
