@@ -10,7 +10,13 @@ from typing import Any
 from kvitals.app.serve_recorded import serve
 from kvitals.app.sources.recording import span_of, verdicts
 from kvitals.ui.cli.common import EXIT_UNKNOWN, add_judging_options, answer_console, exit_code, port_number, setup
+from kvitals.ui.cli.narrow import print_hanging
 from kvitals.ui.cli.render import moment
+
+CODES = 14
+"""Columns of the codes of causes."""
+DATED = 100
+"""The least width at which each line has its date."""
 
 
 def add(commands: Any) -> None:
@@ -36,9 +42,10 @@ def do(args: argparse.Namespace) -> int:
     document = None
     for at, document in verdicts(args.file, setup(args)):
         codes = " ".join(f.code for f in document.causes) or "-"
-        line = f"{codes:14} {document.verdict}"
+        line = f"{codes:{CODES}} {document.verdict}"
         if line != before:
-            console.print(f"+{at - first:5.0f} s  {moment(at)}  {line}", soft_wrap=True)
+            when = f"+{at - first:5.0f} s  {moment(at)}  " if console.width >= DATED else f"+{at - first:5.0f} s  "
+            print_hanging(f"{when}{line}", console, len(when) + CODES + 1)
             before = line
     if document is None:
         console.print("the recording is shorter than one cycle; kvitals triage judges it as a whole")
