@@ -19,7 +19,7 @@ COMMANDS = {
     "knee": ("knee", "app/demo/few_slots.kvcap"),
     "audit": ("knee", "--audit", "app/demo/few_slots.kvcap"),
     "curve": ("whatif", "--curve", "--capture", THRASH),
-    "replay": ("replay", "app/demo/few_slots.kvcap"),
+    "replay": ("record", "--replay", "app/demo/few_slots.kvcap"),
     "trace": ("trace", "--slowest", "1", THRASH),
     "check": ("check", "app/demo/few_slots.kvcap"),
     "explain": ("explain", "KVC01"),

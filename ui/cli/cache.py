@@ -310,8 +310,8 @@ def _tenants(known: CacheReport, console: Console) -> None:
 
 
 def _switch_on(known: Knowledge, console: Console) -> None:
-    console.print("No engine has told of its blocks, so nothing is known of what they hold.")
-    console.print("KV events tell; they need a flag and a restart of the engine (docs/kv-events.md):")
+    console.print("No engine reports KV events, so the contents of the cache are unknown.")
+    console.print("A flag enables them, after a restart of the engine (docs/kv-events.md):")
     for setting in known.levers["kv-events-replay"].settings:
         console.print(Text(f"  {setting.system:<8}{setting.flag} {' '.join(setting.value.split())}"), soft_wrap=True)
 
