@@ -48,7 +48,7 @@ generate: $(VENV)/.dev ## regenerate what is generated: boards, rules, alerts, r
 format: $(VENV)/.dev ## format the code and regenerate what is generated
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m kvitals.dashboards.generate
 
-goldens: $(VENV)/.dev ## write the goldens anew: what pages mean, what documents say (GOLDENS="triage cache": those alone)
+goldens: $(VENV)/.dev ## write the goldens anew: what pages mean, documents say, commands print (GOLDENS="triage cache": those alone)
 	@$(BIN)/python -m tests.goldens --write $(GOLDENS)
 
 system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium, and every family of incidents (Debian: prometheus prometheus-alertmanager chromium chromium-driver)

@@ -199,7 +199,7 @@ LISTENERS: dict[str, Listener] = {
         ),
         Listener(
             name="replay",
-            title="pages of a recording (`kvitals replay --serve`)",
+            title="pages of a recording (`kvitals record --replay FILE --serve`)",
             address="127.0.0.1, a port for each engine",
             accepts="reads of one page",
             callers="this machine",
@@ -254,7 +254,7 @@ LISTENERS: dict[str, Listener] = {
 PROCESSES: dict[str, tuple[str, ...]] = {
     "kvitals run": ("api", "remote", "otlp_http", "otlp_grpc", "kv_events"),
     "kvitals record": ("record", "otlp_http", "otlp_grpc", "kv_events"),
-    "kvitals replay": ("replay",),
+    "kvitals record --replay": ("replay",),
     "kvitals tap": ("tap", "tap_metrics"),
     "kvitals notify": ("notify",),
     "kvitals web": ("web",),

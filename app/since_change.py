@@ -70,7 +70,9 @@ def since_change(source: ChangeSource) -> RecordingVerdict:
     if before is None or after is None:
         side = "before it" if before is None else "after it"
         why = f"There are fewer than {change_effect.LEAST_SECONDS:.0f} s with load {side}."
-        return _with(now, _told(change, [], ("can not be told", why), now.document))
+        return _with(
+            now, _told(change, [], ("cannot be judged", f"Cannot be judged: not enough data. {why}"), now.document)
+        )
     then = source.judged(Moments(before.end))
     told = _compared(change, then, now, before, after)
     return _with(now, told)

@@ -60,7 +60,7 @@ MOVED: dict[Quantity, tuple[str, str]] = {
 THROUGHPUT = "finished_per_second"
 _LENGTHS = {"prompt_tokens_mean": "prompts", "output_tokens_mean": "answers"}
 
-Outcome = EffectVerdict | Literal["can not be told"]
+Outcome = EffectVerdict | Literal["cannot be judged"]
 Values = Mapping[str, Mapping[Labels, float]]
 """Signal -> entity -> value."""
 Look = Callable[[float, float], Values]
@@ -353,12 +353,12 @@ def _verdict(signal: Signal, told: PredictedValue | None, was: SignalCourse, now
 
 def conclude(
     found: Sequence[Effect], unlike: str, levers: Sequence[Lever]
-) -> tuple[EffectVerdict | Literal["can not be told"], str]:
+) -> tuple[EffectVerdict | Literal["cannot be judged"], str]:
     """The whole, and one sentence of it."""
     if unlike:
-        return "can not be told", f"The load is another: {unlike}."
+        return "cannot be judged", f"Cannot be judged: the load is not comparable ({unlike})."
     if not found:
-        return "can not be told", "No signal of it has a value both before and after."
+        return "cannot be judged", "Cannot be judged: no signal has a value both before and after."
     promised = [one for one in found if one.predicted is not None]
     verdict = _together([one.verdict for one in promised or found])
     if not promised and any(one.metric == THROUGHPUT and one.verdict == "worse" for one in found):

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from kvitals.rules.model import Kind, Severity
 from kvitals.series.types import Labels
 
-VERSION = "1.6"
+VERSION = "2.0"
 
 Outcome = Literal["fired", "clear", "n/a", "unknown"]
 
@@ -251,7 +251,7 @@ class SinceChange(Struct, frozen=True, kw_only=True):
     at: float  # when the new configuration was first seen
     changed: list[str]  # "slots 2 → 16"
     levers: list[str]  # that this pulled
-    verdict: Literal["worked", "in part", "nothing", "worse", "can not be told"]
+    verdict: Literal["worked", "in part", "nothing", "worse", "cannot be judged"]
     conclusion: str
     effects: list[Effect]
     gone: list[str] = []  # titles of what fired before and does not now

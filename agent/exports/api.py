@@ -67,6 +67,8 @@ from kvitals.series.promql import (
     parse,
 )
 from kvitals.series.promql.grid import QueryBudget
+from kvitals.series.promql.nodes import rebuild
+from kvitals.series.promql.rewrite import map_children
 from kvitals.series.types import Frame, Labels, Matcher, SeriesSource, SourceView, TooManyCellsError, views
 
 MAX_POINTS = 11_000
@@ -83,6 +85,7 @@ _BODY_SECONDS = 10.0
 _LARGE_FORM = 16 * 1024
 """Bytes beyond which a form is parsed in a thread: 1 MB of escapes takes 0.6 s."""
 _MAX_FIELDS = 1000
+TARGET_UP = "kvitals_target_up"
 _TOO_MANY = "the query touches too many samples: select fewer series or a shorter range"
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _EVERYTHING: tuple[Matcher, ...] = ()
@@ -475,14 +478,24 @@ class _Read:
 
 def _parsed(asked: _Parameters) -> Expr:
     try:
-        return parse(asked.text("query"))
+        return _with_up(parse(asked.text("query")))
     except PromQLError as error:
         raise _invalid("query", error) from None
 
 
+def _with_up(expr: Expr) -> Expr:
+    """The expression with `kvitals_target_up` in place of `up`: a Prometheus has `up` for each target, and people and
+    programs ask for it first. The agent scrapes its targets itself, so its own series says the same."""
+    if isinstance(expr, Selector):
+        return rebuild(expr, name=TARGET_UP) if expr.name == "up" else expr
+    if isinstance(expr, Range):
+        return rebuild(expr, selector=_with_up(expr.selector))
+    return map_children(expr, _with_up)
+
+
 def _selector(text: str) -> tuple[Matcher, ...]:
     try:
-        expr = parse(text)
+        expr = _with_up(parse(text))
     except PromQLError as error:
         raise _invalid("match[]", error) from None
     if not isinstance(expr, Selector) or expr.offset:

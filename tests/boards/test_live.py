@@ -78,7 +78,9 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     }
     with ExitStack() as stack:
         for name, port in ports.items():
-            stack.enter_context(_running(folder, "replay", str(RECORDINGS[name]), "--serve", "--port", str(port)))
+            stack.enter_context(
+                _running(folder, "record", "--replay", str(RECORDINGS[name]), "--serve", "--port", str(port))
+            )
         for port in ports.values():
             _wait_for(f"http://127.0.0.1:{port}/metrics")
         run = ("run", *pages, "--no-web", "--listen", f"127.0.0.1:{api}", "--config", str(folder / "kvitals.toml"))

@@ -23,7 +23,7 @@ COMMANDS = {
     "cache": ["cache", "--json", "{}"],
     "check": ["check", "--json", "{}"],
     "whatif": ["whatif", "--json", "--capture", "{}"],
-    "replay": ["replay", "{}"],
+    "replay": ["record", "--replay", "{}"],
 }
 MAX_LISTED = 20
 """Differences of one document that are listed."""
@@ -46,7 +46,7 @@ def _answer(arguments: list[str]) -> dict[str, Any]:
         document: Any = json.loads(given.out)
     except ValueError:
         lines = given.out.strip().splitlines()
-        document = lines[-1:] if arguments[0] == "replay" else lines
+        document = lines[-1:] if "--replay" in arguments else lines
     return {"code": given.code, "answer": document, "errors": given.err.strip()}
 
 

@@ -1,5 +1,5 @@
-"""`python -m tests.goldens` compares with the goldens what pages mean and what documents say; `--write` writes them
-anew."""
+"""`python -m tests.goldens` compares what pages mean, what documents say and what commands print with the goldens.
+`--write` writes them anew."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.goldens import documents, pages
+from tests.goldens import documents, pages, terminal
 
 
 def main() -> int:
@@ -35,6 +35,9 @@ def _made(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
     for name in documents.NAMES:
         if name.startswith(beginnings):
             yield from ((documents.ROOT / file, text) for file, text in documents.texts(name).items())
+    for name in terminal.COMMANDS:
+        if f"terminal-{name}".startswith(beginnings):
+            yield from terminal.texts(name).items()
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ PLAYS = {
     "slots_raised": Play(FEW, {"max_num_seqs": 16}, chats(7), "worked", SLOTS),
     "slots_lowered": Play({**FEW, "max_num_seqs": 16}, {"max_num_seqs": 2}, chats(7), "worse", ""),
     "blocks_in_vain": Play(FEW, {"num_gpu_blocks_override": 2048}, chats(7), "nothing", BLOCKS),
-    "load_changed": Play(FEW, {"max_num_seqs": 16}, chats(7), "can not be told", SLOTS, after=chats(2, think_s=1.0)),
+    "load_changed": Play(FEW, {"max_num_seqs": 16}, chats(7), "cannot be judged", SLOTS, after=chats(2, think_s=1.0)),
     "blocks_raised": Play(SMALL, {"num_gpu_blocks_override": 288}, REUSED, "worked", BLOCKS, kv_events=True),
 }
 

@@ -67,7 +67,7 @@ def test_the_guide_has_the_commands_from_nothing_to_a_board() -> None:
         "kvitals rules test",
         "kvitals rules lint",
         "kvitals triage app/demo/few_slots.kvcap",
-        "kvitals explain",
+        f"kvitals explain {CODE}",
         "kvitals rules site",
         "python -m kvitals.dashboards.generate",
     ]

@@ -90,7 +90,26 @@ def test_the_wheel_has_every_rule_and_its_page(kvitals: Path, tmp_path: Path) ->
     assert listed.returncode == 0, listed.stderr
     for path in (ROOT / "rules/codes").glob("*.yaml"):
         assert path.name[:5] in listed.stdout
-    assert "KV cache full: requests wait for blocks" in run(kvitals, "rules", "show", "KVC01", cwd=tmp_path).stdout
+    assert "KV cache full: requests wait for blocks" in run(kvitals, "explain", "KVC01", cwd=tmp_path).stdout
+    assert "The time between two output tokens" in " ".join(run(kvitals, "explain", "itl", cwd=tmp_path).stdout.split())
+
+
+def test_the_wheel_writes_boards_rules_and_the_mixin(kvitals: Path, tmp_path: Path) -> None:
+    """Without grafanalib, with which boards are drawn."""
+    addresses = ("--runbooks", "https://wiki.example.org", "--grafana", "https://grafana.example.org")
+    kinds = ("boards", "alerts", "recording", "alertmanager", "runbooks", "mixin")
+    done = run(kvitals, "export", *kinds, "--out", "out", "--selector", 'job="kvitals"', *addresses, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "out/boards").glob("*.json"))) == 9
+    assert (tmp_path / "out/mixin/mixin.libsonnet").is_file()
+    assert 'kvitals_engine_info{job="kvitals", ' in (tmp_path / "out/alerts.yaml").read_text()
+
+
+def test_the_wheel_writes_a_first_configuration_and_completes_words(kvitals: Path, tmp_path: Path) -> None:
+    assert run(kvitals, "init", cwd=tmp_path).returncode == 0
+    checked = run(kvitals, "config", "check", "--offline", cwd=tmp_path)
+    assert (checked.returncode, checked.stdout.splitlines()[0]) == (0, "kvitals.toml: valid")
+    assert "triage" in run(kvitals, "completion", "bash", cwd=tmp_path).stdout
 
 
 def test_without_the_web_page_s_libraries_it_says_how_to_get_them(kvitals: Path, tmp_path: Path) -> None:

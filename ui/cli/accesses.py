@@ -71,18 +71,13 @@ def head(of: Lookups, console: Console) -> None:
     """What was replayed, and how much of all there was that is."""
     accesses = of.accesses
     lasted = float(accesses.time[-1] - accesses.time[0])
-    console.print(of.title, style="bold", soft_wrap=True)
+    console.print(of.title, style="bold")
     console.print(
         f"{len(accesses):,} requests in {lasted:,.0f} s, {int(accesses.tokens.sum()):,} prompt tokens, "
-        f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up",
-        soft_wrap=True,
+        f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up"
     )
     share = "an unknown share" if accesses.observed is None else f"{accesses.observed:.0%}"
-    console.print(
-        f"observed: {share} of look-ups ({accesses.learned or 'nothing is known of the rest'})",
-        style="dim",
-        soft_wrap=True,
-    )
+    console.print(f"observed: {share} of look-ups ({accesses.learned or 'nothing is known of the rest'})", style="dim")
     if (hit := of.recorded_hit_rate) is not None:
-        console.print(f"hit when recorded: {hit:.2%}, to be compared with today's size below", soft_wrap=True)
+        console.print(f"hit when recorded: {hit:.2%}, to be compared with today's size below")
     console.print()

@@ -18,6 +18,7 @@ from kvitals.diagnoser.steps import step_of
 from kvitals.diagnoser.text import render
 from kvitals.ui.cli.common import json_text, setup
 from kvitals.ui.cli.course import course, with_entity
+from kvitals.ui.cli.narrow import columns_that_fit, print_hanging
 from kvitals.ui.cli.output import PrintedDocument, emit
 from kvitals.ui.formats import moment
 
@@ -70,7 +71,7 @@ def show(audit: Audit, needed: float | None, console: Console) -> None:
     title = f"pool {audit.entity['pool']}" if "pool" in audit.entity else "all engines"
     console.print(title, style="bold")
     if audit.missing:
-        console.print(f"  not known: {audit.missing}.", style="yellow", soft_wrap=True)
+        print_hanging(f"  not known: {audit.missing}.", console, 4, "yellow")
         return
     console.print(
         f"  p99 of first tokens came to pass {render(audit.objective, 'seconds')} {len(audit.misses)} times.",
@@ -88,9 +89,9 @@ def show(audit: Audit, needed: float | None, console: Console) -> None:
             f"{lead.false_alarms:.2f}",
         )
         table.add_row(f"  {_TITLES[lead.signal]}", *cells, _in_time(lead, needed))
-    console.print(table)
+    console.print(columns_that_fit(table, (3, 4), console)[0])
     if audit.absent:
-        console.print(f"  not told: {', '.join(_TITLES[name] for name in audit.absent)}.", style="dim", soft_wrap=True)
+        print_hanging(f"  not reported: {', '.join(_TITLES[name] for name in audit.absent)}.", console, 4, "dim")
 
 
 def _in_time(lead: Lead, needed: float | None) -> str:

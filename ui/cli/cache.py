@@ -27,15 +27,19 @@ from kvitals.ui.cli.common import (
     configuration,
     knowledge,
     parse_duration,
-    print_wide,
     setup,
     status_console,
 )
+from kvitals.ui.cli.narrow import bar_columns, columns_that_fit, print_hanging
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.cli.render import moment
 from kvitals.ui.formats import plain, seconds, short
 
 WIDTH = 32
+LABEL = 12
+"""Columns of a line's name."""
+DISPENSABLE = (7, 3, 1)
+"""Columns of the table of tenants that a narrow terminal leaves out: holds, could find, looked up."""
 MOST_CASCADES = 3
 MOST_TENANTS = 12
 MATRIX = 6
@@ -88,7 +92,7 @@ def _show(known: CacheReport, source: str, console: Console) -> None:
 
 def show(known: CacheReport, console: Console) -> None:
     """Print all of it: the answer first."""
-    console.print(_headline(known), soft_wrap=True)
+    console.print(_headline(known))
     for engine in known.cache["engines"]:
         console.print()
         _engine(engine, console)
@@ -97,7 +101,7 @@ def show(known: CacheReport, console: Console) -> None:
             console.print()
             _cascade(cascade, known.names, console)
         if len(mine) > MOST_CASCADES:
-            console.print(Text(f"  {len(mine) - MOST_CASCADES} earlier cascades: --json", style="dim"), soft_wrap=True)
+            console.print(Text(f"  {len(mine) - MOST_CASCADES} earlier cascades: --json", style="dim"))
         _curve(engine, console)
         _blame(engine, known.names, console)
     _tenants(known, console)
@@ -165,18 +169,20 @@ def _engine(engine: Mapping[str, Any], console: Console) -> None:
     pool = (engine["pool_blocks"] or 0) * size
     total = pool or sum(held.values()) or 1
     bar = Text("  held      ")
+    columns = bar_columns(console, beside=46, most=WIDTH)
     for purpose, (mark, style) in PURPOSES.items():
         if purpose != "offloaded":
-            bar.append(mark * round(WIDTH * held.get(purpose, 0) / total), style=style)
+            bar.append(mark * round(columns * held.get(purpose, 0) / total), style=style)
     fill = f"{engine['live_blocks'] / engine['pool_blocks']:.0%} of {engine['pool_blocks']:,} blocks" if pool else ""
     console.print(bar.append(f"  {fill or 'size unknown'}, {short(pool or total)} tokens"))
     parts = [f"{PURPOSES[p][0]} {p} {short(held[p])}" for p in PURPOSES if p in held]
-    console.print(Text(f"            {' · '.join(parts)}", style="dim"), soft_wrap=True)
+    print_hanging(f"            {' · '.join(parts)}", console, LABEL, "dim")
     looked, hit, lost = engine["lookup_tokens"], engine["hit_tokens"], engine["refaulted_tokens"]
     missed = looked - hit
     line = Text(f"  found     {_share(hit, looked)} of {short(looked)} prompt tokens; lost and wanted again: ")
     line.append(f"{short(lost)}", style="red" if missed and lost > 0.1 * missed else "")
-    console.print(line.append(f", {_share(lost, missed)} of what was computed" if missed > 0 else ""), soft_wrap=True)
+    line.append(f", {_share(lost, missed)} of what was computed" if missed > 0 else "")
+    print_hanging(line, console, LABEL)
 
 
 def _cascade(one: Mapping[str, Any], names: Mapping[str, str], console: Console) -> None:
@@ -186,7 +192,8 @@ def _cascade(one: Mapping[str, Any], names: Mapping[str, str], console: Console)
     state = {"open": "goes on", "cut": "cut off: the cache was emptied or nothing was heard"}.get(one["state"], "")
     head = Text(f"  CASCADE  stage {one['stage']} of 5  ", style="bold")
     head.append(f"{moment(began)}, {seconds(span)}{f'; {state}' if state else ''}", style="" if not state else "yellow")
-    console.print(head, soft_wrap=True)
+    print_hanging(head, console, 11)
+    columns = bar_columns(console, beside=50, most=WIDTH)
     reached = {onset["stage"]: onset for onset in one["stages"]}
     for stage, (name, what) in STAGE_WORDS.items():
         onset = reached.get(stage)
@@ -194,25 +201,26 @@ def _cascade(one: Mapping[str, Any], names: Mapping[str, str], console: Console)
         if onset is None:
             known = stage > 1 or one["pressure_known"]
             line.append(
-                f"{'·' * WIDTH}  {'not reached' if stage > one['stage'] else '—' if known else 'unknown'}", "dim"
+                f"{'·' * columns}  {'not reached' if stage > one['stage'] else '—' if known else 'unknown'}", "dim"
             )
-            console.print(line, soft_wrap=True)
+            print_hanging(line, console, columns + 19)
             continue
-        start = min(round(WIDTH * (onset["began"] - began) / span), WIDTH - 1)
-        line.append("·" * start, style="dim").append("█" * (WIDTH - start), style="red" if stage > 2 else "yellow")
+        start = min(round(columns * (onset["began"] - began) / span), columns - 1)
+        line.append("·" * start, style="dim").append("█" * (columns - start), style="red" if stage > 2 else "yellow")
         line.append(f"  +{onset['began'] - began:.0f} s  {what}" + (" (was so)" if onset["before"] else ""))
-        console.print(line, soft_wrap=True)
+        print_hanging(line, console, columns + 25)
     for sentence in cascade_sentences(one, names):
-        console.print(Text(f"    {sentence}"), soft_wrap=True)
+        print_hanging(f"    {sentence}", console, LABEL + 2)
 
 
 def _curve(engine: Mapping[str, Any], console: Console) -> None:
     curve, pool = engine["curve"], engine["pool_blocks"]
     console.print()
     if curve is None:
-        console.print(Text("  REUSE     too few look-ups yet for a curve", style="dim"), soft_wrap=True)
+        console.print(Text("  REUSE     too few look-ups yet for a curve", style="dim"))
         return
-    console.print(Text("  REUSE     tokens found by size of the cache", style="bold"), soft_wrap=True)
+    console.print(Text("  REUSE     tokens found by size of the cache", style="bold"))
+    columns = bar_columns(console, beside=40, most=WIDTH)
     sizes, rates, errors = curve["capacity_blocks"], curve["token_hit_rate"], curve["error"]
     top = max(max(rates), 1e-9)
     wanted = sorted({round(times * pool) for times in (0.5, 1, 2, 4, 8)}) if pool else sizes[:: max(1, len(sizes) // 6)]
@@ -221,7 +229,7 @@ def _curve(engine: Mapping[str, Any], console: Console) -> None:
             continue
         at = sizes.index(size)
         line = Text(f"    {size:>12,}  ")
-        line.append("█" * round(32 * rates[at] / top), style="bold" if size == pool else "cyan")
+        line.append("█" * round(columns * rates[at] / top), style="bold" if size == pool else "cyan")
         line.append(f" {rates[at]:.1%} ± {errors[at]:.1%}")
         console.print(line.append("  today", style="bold") if size == pool else line)
 
@@ -234,10 +242,11 @@ def _blame(engine: Mapping[str, Any], names: Mapping[str, str], console: Console
     columns = _largest(cells, 1)
     known = engine["blame"]["known"]
     console.print()
-    console.print(
-        Text("  WHO PAID FOR WHOM", style="bold")
-        + Text(f"  tokens that a row lost to a column's blocks; both known for {_percent(known)}", style="dim")
+    title = Text("  WHO PAID FOR WHOM", style="bold")
+    title.append(
+        f"  tokens that a row lost to a column's blocks; both known for {_percent(known)}", style="not bold dim"
     )
+    print_hanging(title, console, 4)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("    lost by", no_wrap=True)
     for by in columns:
@@ -249,7 +258,10 @@ def _blame(engine: Mapping[str, Any], names: Mapping[str, str], console: Console
             f"    {tenant_name(victim, names)}",
             *(Text(short(f) if f else "·", style="bold red" if f > most / 4 else "" if f else "dim") for f in figures),
         )
-    print_wide(table, console)
+    shown, left_out = columns_that_fit(table, range(len(columns), 1, -1), console)
+    console.print(shown)
+    if left_out:
+        console.print(Text(f"    and {left_out} tenants more: -o wide", style="dim"))
 
 
 def _largest(cells: Mapping[tuple[str, str], float], side: int) -> list[str]:
@@ -269,7 +281,7 @@ def _tenants(known: CacheReport, console: Console) -> None:
     if not tenants:
         return
     console.print()
-    console.print(Text("TENANTS", style="bold") + Text("  prompt tokens", style="dim"), soft_wrap=True)
+    console.print(Text("TENANTS", style="bold") + Text("  prompt tokens", style="dim"))
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("tenant", "looked up", "found", "could find", "of that", "lost", "cost others", "holds"):
         table.add_column(title, justify="left" if title == "tenant" else "right", no_wrap=True)
@@ -292,14 +304,14 @@ def _tenants(known: CacheReport, console: Console) -> None:
             Text(short(others), style="red" if others > 0.1 * looked else ""),
             short(sums["resident_tokens"]),
         )
-    print_wide(table, console)
+    console.print(columns_that_fit(table, DISPENSABLE, console)[0])
     if len(ordered) > MOST_TENANTS:
-        console.print(Text(f"{len(ordered) - MOST_TENANTS} more tenants: --json", style="dim"), soft_wrap=True)
+        console.print(Text(f"{len(ordered) - MOST_TENANTS} more tenants: --json", style="dim"))
 
 
 def _switch_on(known: Knowledge, console: Console) -> None:
-    console.print("No engine has told of its blocks, so nothing is known of what they hold.")
-    console.print("KV events tell; they need a flag and a restart of the engine (docs/kv-events.md):")
+    console.print("No engine reports KV events, so the contents of the cache are unknown.")
+    console.print("A flag enables them, after a restart of the engine (docs/kv-events.md):")
     for setting in known.levers["kv-events-replay"].settings:
         console.print(Text(f"  {setting.system:<8}{setting.flag} {' '.join(setting.value.split())}"), soft_wrap=True)
 

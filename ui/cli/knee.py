@@ -28,11 +28,14 @@ from kvitals.ui.cli.common import (
     setup,
 )
 from kvitals.ui.cli.course import add_source, course, with_entity
+from kvitals.ui.cli.narrow import bar_columns, print_hanging
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.formats import bar, moment
 
 BINDING_SECONDS = 3600.0
 WIDTH = 24
+FIGURES = 50
+"""Columns beside the bar: load, rate, TTFT, ITL."""
 _BINDS = {
     "fault": "down or wedged",
     "kv": "KV blocks",
@@ -128,34 +131,40 @@ def show(point: OperatingPoint, bound: Binding | None, console: Console) -> None
     """An operating point as a small chart and sentences."""
     title = point.entity.get("engine") or f"pool {point.entity.get('pool', '')}, {point.engines} engines"
     console.print(title, style="bold")
-    for line in chart(point):
-        console.print(line, soft_wrap=True)
+    for line in chart(point, console):
+        console.print(line)
     if point.bins:
         console.print()
     for sentence in sentences(point, bound):
-        console.print(f"  {sentence}", soft_wrap=True)
+        print_hanging(f"  {sentence}", console, 4)
     for missing in point.missing:
-        console.print(f"  not known: {missing}.", style="yellow", soft_wrap=True)
+        print_hanging(f"  not known: {missing}.", console, 4, "yellow")
 
 
-def chart(point: OperatingPoint) -> list[Text]:
-    """Throughput as a bar for each load, with the p99 of first tokens beside it."""
+def chart(point: OperatingPoint, console: Console) -> list[Text]:
+    """Throughput as a bar for each load, with the p99 of first tokens beside it. Marks go below their line where the
+    terminal is too narrow for them."""
     rates = [_rate(one, point.unit) for one in point.bins]
     if not rates:
         return []
     top = max(rates)
+    width = bar_columns(console, beside=FIGURES, most=WIDTH)
     lines = [
         Text(
-            f"  {'at a time':>12}  {'':{WIDTH}}  {point.unit + '/s':>10}  {'TTFT p99':>9}  {'ITL p99':>9}", style="dim"
+            f"  {'at a time':>12}  {'':{width}}  {point.unit + '/s':>10}  {'TTFT p99':>9}  {'ITL p99':>9}", style="dim"
         )
     ]
     marks = _marks(point)
     for i, (one, rate) in enumerate(zip(point.bins, rates, strict=True)):
         here = [mark.text for mark in marks if _nearest(mark.load, point.bins) == i]
         line = Text(f"  {_load(one):>12}  ")
-        line.append(f"{bar(rate / top, WIDTH):{WIDTH}}", style="cyan")
+        line.append(f"{bar(rate / top, width):{width}}", style="cyan")
         line.append(f"  {rate:>10,.4g}  {_seconds(one.p99.get('ttft_p99')):>9}  {_seconds(one.p99.get('itl_p99')):>9}")
-        lines.append(line.append(f"  {', '.join(here)}" if here else "", style="bold"))
+        marked = f"  {', '.join(here)}" if here else ""
+        if line.cell_len + len(marked) <= console.width:
+            lines.append(line.append(marked, style="bold"))
+        else:
+            lines += [line, Text(f"{'':14}↑{marked[1:]}", style="bold")]
     return lines
 
 

@@ -53,8 +53,7 @@ GROUPS = {
         "mcp": "verdicts for assistants, by the Model Context Protocol",
     },
     "record": {
-        "record": "record engines into a .kvcap file",
-        "replay": "the verdicts of a recording over time, or its pages as HTTP targets",
+        "record": "record engines into a .kvcap file; replay one: its verdicts over time, or its pages as HTTP targets",
     },
     "extend": {
         "export": "boards, alerts, recording rules, Alertmanager's configuration, runbooks, the mixin",
@@ -64,7 +63,7 @@ GROUPS = {
 """Every command with one line of help, in the order of `kvitals --help`. The module `kvitals.ui.cli.NAME` has it."""
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 
-ALIASES = {"curve": ("whatif", "--curve"), "audit": ("knee", "--audit")}
+ALIASES = {"curve": ("whatif", "--curve"), "audit": ("knee", "--audit"), "replay": ("record", "--replay")}
 """Old commands and what they are now. They go after 0.1."""
 
 EXIT_BAD_USE = 2

@@ -27,9 +27,10 @@ from kvitals.agent.requests.observation import PartsRecord
 from kvitals.app.errors import UsageError
 from kvitals.rules.loader import load as load_knowledge
 from kvitals.series.recordings import CaptureWriter, Record
+from kvitals.ui.cli import replay
 from kvitals.ui.cli.common import (
     EXIT_UNKNOWN,
-    add_config_option,
+    add_judging_options,
     configuration,
     parse_address,
     parse_duration,
@@ -42,8 +43,15 @@ EXIT_STOPPED = 130
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("record")
-    parser.add_argument("source", nargs="*", metavar="URL", help="engines; none: discover the engines on this node")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.kvcap")
+    parser.add_argument(
+        "source",
+        nargs="*",
+        metavar="URL|FILE",
+        help="engines; none: discover the engines on this node; with --replay: a recording",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE.kvcap", help="file to write; needed unless a file is replayed"
+    )
     parser.add_argument("--for", dest="seconds", default="60s", metavar="TIME", help="how long (60s)")
     parser.add_argument("--every", default="1s", metavar="TIME", help="between looks (1s)")
     parser.add_argument(
@@ -51,11 +59,16 @@ def add(commands: Any) -> None:
         metavar="HOST:PORT",
         help="take what a tap sends, and answer for series and requests, here meanwhile",
     )
-    add_config_option(parser)
+    replay.add_replay_options(parser)
+    add_judging_options(parser)
     parser.set_defaults(do=do)
 
 
 def do(args: argparse.Namespace) -> int:
+    if args.replay:
+        return replay.run(args)
+    if args.out is None:
+        raise UsageError("--out FILE.kvcap names the recording; record --replay FILE.kvcap replays one")
     seconds = parse_duration(args.seconds, "--for")
     every = parse_duration(args.every, "--every")
     if seconds > MAX_SECONDS or every < 0.2:

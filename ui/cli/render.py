@@ -84,7 +84,7 @@ def _head(document: Triage, console: Console) -> None:
     console.print()
 
 
-_OUTCOME = {"worked": "green", "in part": "yellow", "nothing": "yellow", "worse": "red", "can not be told": "yellow"}
+_OUTCOME = {"worked": "green", "in part": "yellow", "nothing": "yellow", "worse": "red", "cannot be judged": "yellow"}
 
 
 def show_change(told: SinceChange, console: Console) -> None:

@@ -1,44 +1,55 @@
-"""`kvitals replay`: a recorded incident once more, as verdicts over time or as HTTP targets at real speed."""
+"""`kvitals record --replay`: a recorded incident once more, as verdicts over time or as HTTP targets at real speed."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 from pathlib import Path
-from typing import Any
 
+from kvitals.app.errors import UsageError
 from kvitals.app.serve_recorded import serve
 from kvitals.app.sources.recording import span_of, verdicts
-from kvitals.ui.cli.common import EXIT_UNKNOWN, add_judging_options, answer_console, exit_code, port_number, setup
+from kvitals.ui.cli.common import EXIT_UNKNOWN, answer_console, exit_code, port_number, setup
+from kvitals.ui.cli.narrow import print_hanging
 from kvitals.ui.cli.render import moment
 
+CODES = 14
+"""Columns of the codes of causes."""
+DATED = 100
+"""The least width at which each line has its date."""
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("replay")
-    parser.add_argument("file", type=Path, metavar="FILE.kvcap")
+
+def add_replay_options(parser: argparse.ArgumentParser) -> None:
+    """What `kvitals record` needs to replay."""
     parser.add_argument(
-        "--serve", action="store_true", help="serve the recorded pages at real speed, for any other tool"
+        "--replay", action="store_true", help="replay the recording FILE instead: its verdicts over time, a line each"
+    )
+    parser.add_argument(
+        "--serve", action="store_true", help="with --replay: serve the recorded pages at real speed, for any other tool"
     )
     parser.add_argument(
         "--port", type=port_number, default=9478, help="with --serve: first port (9478), one per target"
     )
-    add_judging_options(parser)
-    parser.set_defaults(do=do)
 
 
-def do(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Replay the recording that the arguments name. Raises UsageError."""
+    if len(args.source) != 1:
+        raise UsageError("--replay takes one recording: kvitals record --replay FILE.kvcap")
+    file = Path(args.source[0])
     if args.serve:
-        asyncio.run(serve(args.file, args.port, answer_console()))
+        asyncio.run(serve(file, args.port, answer_console()))
         return 0
     console = answer_console()
-    first, _ = span_of(args.file)
+    first, _ = span_of(file)
     before = ""
     document = None
-    for at, document in verdicts(args.file, setup(args)):
+    for at, document in verdicts(file, setup(args)):
         codes = " ".join(f.code for f in document.causes) or "-"
-        line = f"{codes:14} {document.verdict}"
+        line = f"{codes:{CODES}} {document.verdict}"
         if line != before:
-            console.print(f"+{at - first:5.0f} s  {moment(at)}  {line}", soft_wrap=True)
+            when = f"+{at - first:5.0f} s  {moment(at)}  " if console.width >= DATED else f"+{at - first:5.0f} s  "
+            print_hanging(f"{when}{line}", console, len(when) + CODES + 1)
             before = line
     if document is None:
         console.print("the recording is shorter than one cycle; kvitals triage judges it as a whole")

@@ -178,7 +178,7 @@ def _unknown(document: Triage, width: int) -> list[RenderableType]:
     return ["", Text("Not checked", style="bold"), *(_clipped(reason, width, 2, 2) for reason in reasons)]
 
 
-def _warnings(document: Triage) -> list[RenderableType]:
+def _warnings(document: Triage) -> list[Text]:
     crashed = [f"RULE FAILED {code}: {error}" for code, error in document.coverage.crashed.items()]
     return [
         *(Text(line, style="bold red") for line in crashed),

@@ -11,9 +11,12 @@ from rich.text import Text
 from kvitals.agent.requests.occupancy import OTHER, UNKNOWN
 from kvitals.agent.requests.slow_tail import GROUPS, GroupValue, PhaseExcess, TailReport
 from kvitals.agent.requests.slow_tail import IN_WORDS as PHASES_IN_WORDS
+from kvitals.ui.cli.narrow import bar_columns, print_hanging
 from kvitals.ui.formats import GROUP_WORDS, PHASE_STYLES, TIME_WORDS, plain, seconds
 
 BAR_WIDTH = 48
+FIGURES = 34
+"""Columns beside a bar."""
 NAME_WIDTH = 13
 OFTENER, AMONG_SLOW = 1.2, 0.25
 """A value is shown that so many times as often as among all is among the slow ones, and that share of them has."""
@@ -28,13 +31,13 @@ SHOWN = 2
 def show(reports: Iterable[TailReport], names: Mapping[str, str], console: Console) -> None:
     """What explains each of the two times' tails. `names`: of tenants, where they may be told."""
     for report in reports:
-        for line in lines(report, names):
-            console.print(line, soft_wrap=True)
+        for line in lines(report, names, bar_columns(console, FIGURES, BAR_WIDTH)):
+            print_hanging(line, console, NAME_WIDTH + 4)
         console.print()
 
 
-def lines(report: TailReport, names: Mapping[str, str]) -> Iterable[Text]:
-    """A report, a line at a time."""
+def lines(report: TailReport, names: Mapping[str, str], columns: int = BAR_WIDTH) -> Iterable[Text]:
+    """A report, a line at a time. columns: of a bar."""
     title = TIME_WORDS[report.of]
     if report.why_unknown or report.tail_mean is None or report.bulk_mean is None:
         yield Text(plain(f"Slow {title}: not known why, {report.why_unknown}"), style="dim")
@@ -47,7 +50,7 @@ def lines(report: TailReport, names: Mapping[str, str]) -> Iterable[Text]:
     yield Text(f"  {_which(report)}", style="dim")
     for phase in report.phases:
         if phase.share is None or abs(phase.share) >= LEAST:
-            yield _phase(phase)
+            yield _phase(phase, columns)
     if report.queue_has_transfer:
         yield Text("  the queue's part may be KV transfer, which can not be told apart here", style="dim")
     yield from _behind(report, names)
@@ -68,16 +71,16 @@ def _which(report: TailReport) -> str:
     return f"{which}; ended {start:%Y-%m-%d %H:%M:%S} to {end:%H:%M:%S} UTC{without}"
 
 
-def _phase(phase: PhaseExcess) -> Text:
+def _phase(phase: PhaseExcess, columns: int) -> Text:
     """By how much a phase took longer, and which part of the whole difference that is."""
     line = Text(f"  {plain(phase.name):<{NAME_WIDTH}}")
     if phase.seconds is None or phase.share is None:
         return line.append(f"{'unknown':>10}   known of {phase.known:.0%} of the slow ones", style="dim")
     sign = "+" if phase.seconds >= 0 else "-"
     line.append(f"{sign + seconds(abs(phase.seconds)):>10}   ")
-    width = round(min(max(phase.share, 0.0), 1.0) * BAR_WIDTH)
+    width = round(min(max(phase.share, 0.0), 1.0) * columns)
     line.append("█" * width, style=PHASE_STYLES.get(phase.name, ""))
-    return line.append(" " * (BAR_WIDTH - width) + f" {phase.share:4.0%}")
+    return line.append(" " * (columns - width) + f" {phase.share:4.0%}")
 
 
 def _behind(report: TailReport, names: Mapping[str, str]) -> Iterable[Text]:

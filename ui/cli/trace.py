@@ -26,6 +26,7 @@ from kvitals.ui.cli.common import (
     is_recording,
     parse_url,
 )
+from kvitals.ui.cli.narrow import bar_columns, print_hanging
 from kvitals.ui.cli.render import moment
 from kvitals.ui.formats import PHASE_STYLES, plain, seconds
 
@@ -34,6 +35,8 @@ LISTED = 20
 """Requests to choose from, where no id is given."""
 NAME_WIDTH = 13
 BAR_WIDTH = 48
+FIGURES = 34
+"""Columns beside a bar: name, time, share."""
 OUTCOMES = {
     "success": "green",
     "aborted": "yellow",
@@ -92,12 +95,12 @@ def do(args: argparse.Namespace) -> int:
 def show(told: NamedRequest, console: Console) -> None:
     """One request with its waterfall. What comes from outside is printed as text and nothing else."""
     record = told.record
-    console.print(_head(record), soft_wrap=True)
+    print_hanging(_head(record), console, 2)
     for line in _about(told):
-        console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
+        print_hanging(f"  {line}", console, 4, "dim")
     at = 0.0
     for phase in record.phases:
-        console.print(_line(phase, at, record.e2e or 0.0), soft_wrap=True)
+        _print_phase(phase, at, record.e2e or 0.0, console)
         at += phase.seconds or 0.0
     console.print()
 
@@ -121,13 +124,13 @@ def _asked(args: argparse.Namespace) -> tuple[RequestQuery, str]:
 
 def _list(requests: Sequence[NamedRequest], source: str, console: Console) -> None:
     """The ids to choose from, a line each."""
-    console.print(f"The newest {len(requests)} requests at {plain(source)}:", soft_wrap=True)
+    console.print(f"The newest {len(requests)} requests at {plain(source)}:")
     for told in requests:
         record = told.record
         tenant = record.tenant or "unknown"
         text = f"  {record.id}  {moment(record.end)}  {record.outcome}  {seconds(record.e2e)}  tenant {tenant}"
-        console.print(Text(plain(text)), soft_wrap=True)
-    console.print(f"One of them: kvitals trace ID {plain(source)}. The slowest ones: --slowest 5", soft_wrap=True)
+        print_hanging(plain(text), console, 4)
+    console.print(f"One of them: kvitals trace ID {plain(source)}. The slowest ones: --slowest 5")
 
 
 def _say_none(asked: RequestQuery, source: str, console: Console) -> None:
@@ -137,7 +140,6 @@ def _say_none(asked: RequestQuery, source: str, console: Console) -> None:
             f"{plain(what)} at {source}. Requests are known where spans, a request log or a tap tell of them:"
             " docs/requests.md. The newest ones come some seconds after their end."
         ),
-        soft_wrap=True,
     )
 
 
@@ -175,17 +177,26 @@ def _about(told: NamedRequest) -> list[str]:
     return [plain(line) for line in lines]
 
 
-def _line(phase: RequestPhase, at: float, whole: float) -> Text:
-    """A phase's name, seconds and bar. `~`: derived and not measured."""
+def _print_phase(phase: RequestPhase, at: float, whole: float, console: Console) -> None:
+    """A phase with its bar; why it is not measured goes below where it does not fit beside."""
+    line = _line(phase, at, whole, bar_columns(console, FIGURES, BAR_WIDTH))
+    why = Text(f"  {plain(phase.why)}", style="dim") if phase.why else Text()
+    if line.cell_len + why.cell_len <= console.width:
+        console.print(line + why)
+        return
+    console.print(line)
+    print_hanging(Text(" " * (NAME_WIDTH + 2)) + why, console, NAME_WIDTH + 4)
+
+
+def _line(phase: RequestPhase, at: float, whole: float, columns: int) -> Text:
+    """A phase's name, seconds and bar of so many columns. `~`: derived and not measured."""
     mark = {"measured": " ", "derived": "~", "unknown": "?"}[phase.source]
     line = Text(f"  {phase.name:<{NAME_WIDTH}}{seconds(phase.seconds):>10} {mark} ")
     if phase.seconds is not None and whole > 0:
-        left = round(min(at / whole, 1.0) * BAR_WIDTH)
-        width = max(1, round(min((at + phase.seconds) / whole, 1.0) * BAR_WIDTH) - left)
-        line.append(" " * min(left, BAR_WIDTH - 1) + "█" * width, style=PHASE_STYLES.get(phase.name, ""))
-        line.append(" " * (BAR_WIDTH - left - width) + f" {phase.seconds / whole:4.0%}")
-    if phase.why:
-        line.append(f"  {plain(phase.why)}", style="dim")
+        left = round(min(at / whole, 1.0) * columns)
+        width = max(1, round(min((at + phase.seconds) / whole, 1.0) * columns) - left)
+        line.append(" " * min(left, columns - 1) + "█" * width, style=PHASE_STYLES.get(phase.name, ""))
+        line.append(" " * (columns - left - width) + f" {phase.seconds / whole:4.0%}")
     return line
 
 

@@ -133,7 +133,7 @@ class Stage:
 
     async def replayed(self, port: int, capture: str) -> Program:
         """A recorded engine, served again from the recording's start."""
-        command = [*KVITALS, "replay", "--serve", f"--port={port}", str(ROOT / capture)]
+        command = [*KVITALS, "record", "--replay", "--serve", f"--port={port}", str(ROOT / capture)]
         return await self.start(f"replay-{port}", command, f"http://{HOST}:{port}/metrics")
 
     async def agent(

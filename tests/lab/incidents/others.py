@@ -1,4 +1,4 @@
-"""Published tools of the same kind on the same incidents, re-served by `kvitals replay --serve`.
+"""Published tools of the same kind on the same incidents, re-served by `kvitals record --replay FILE --serve`.
 
 Each is run as its manual says, while the incident lasts: inferpilot's `doctor` with two scrapes, vllm-doctor's
 `diagnose` on a Prometheus that scrapes every second (without one it leaves rules out), with the incident's

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -141,3 +142,20 @@ main()
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (130, "kvitals: stopped\n")
+
+
+@for_each("word", ["--version", "--help"])
+def test_what_needs_no_command_takes_little_cpu(word: str) -> None:
+    """The best of three: the machine may be busy."""
+    command = [
+        sys.executable,
+        "-c",
+        f"from kvitals.ui.cli.launch import main; import sys; sys.argv[1:] = [{word!r}]; main()",
+    ]
+    taken = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, capture_output=True, timeout=60, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(taken) < 0.25

@@ -591,3 +591,18 @@ async def test_the_root_lists_the_paths() -> None:
         page = await client.get("/", headers={"Accept": "text/html"})
         assert page.content_type == "text/html"
         assert '<a href="/api/v1/findings">' in await page.text()
+
+
+async def test_up_is_that_of_the_targets() -> None:
+    """A Prometheus has `up` for each target: it is the first query that people and programs send."""
+    made = window()
+    group = made.group("up")
+    column = group.column(Labels({"__name__": "kvitals_target_up", "engine": "a"}))
+    assert column is not None
+    group.append(NOW, [column], [1.0])
+    async with serving(made) as client:
+        (row,) = (await data_of(client, "query", query="up"))["result"]
+        assert (row["metric"]["engine"], row["value"][1]) == ("a", "1")
+        assert (await data_of(client, "query", query='count(up{engine="a"} == 1)'))["result"][0]["value"][1] == "1"
+        assert (await data_of(client, "query", query="max_over_time(up[1m])"))["result"][0]["value"][1] == "1"
+        assert await data_of(client, "series", **{"match[]": "up"})

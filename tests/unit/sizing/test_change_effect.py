@@ -155,8 +155,8 @@ def test_where_it_is_not_known_how_much_a_signal_varies_it_takes_more() -> None:
 
 def test_nothing_is_concluded_from_another_load() -> None:
     told = effect(looked(1.0, 0.9, 1.1), looked(0.1, 0.1, 0.1), predicted(1.0, 0.0))
-    assert change_effect.conclude([told], "prompts were longer", [])[0] == "can not be told"
-    assert change_effect.conclude([], "", [])[0] == "can not be told"
+    assert change_effect.conclude([told], "prompts were longer", [])[0] == "cannot be judged"
+    assert change_effect.conclude([], "", [])[0] == "cannot be judged"
     verdict, sentence = change_effect.conclude([told], "", [KNOWN.levers["raise-max-num-seqs"]])
     assert verdict == "worked" and "mean time in the queue 1 s → 100 ms" in sentence
 
