@@ -11,6 +11,7 @@ from kvitals.dashboards.alerts_burn import name as burn_name
 from kvitals.dashboards.alerts_text import board_of
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import Lever, Rule, SystemSetting
+from kvitals.rules.proof import MEANING, RuleProof, proof_of
 
 FOLDER = "runbooks"
 INDEX = "README.md"
@@ -83,6 +84,15 @@ def _head(rule: Rule) -> Iterator[str]:
     yield ""
     yield f"**{rule.title}** ({rule.kind}, {rule.severity}, {rule.stage})"
     yield ""
+    if (proof := proof_of(rule.code)) is not None:
+        on = f" ({', '.join(proof.recordings)}{_more(proof)})" if proof.recordings else ""
+        yield f"Proof: *{proof.proof}*, {MEANING[proof.proof]}{on}."
+        yield ""
+
+
+def _more(proof: RuleProof) -> str:
+    rest = proof.count - len(proof.recordings)
+    return f" and {rest} more" if rest else ""
 
 
 def _first_minute(rule: Rule, knowledge: Knowledge) -> Iterator[str]:

@@ -31,12 +31,15 @@ from kvitals.rules.finding import (
 )
 from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, parameters
 from kvitals.rules.model import SCOPES, EvidenceQuery, Quantity, Rule
+from kvitals.rules.proof import proof_of
 from kvitals.series.promql import Series
 from kvitals.series.types import METRIC_NAME, Labels
 
 CERTAINTY = {"high": 0.9, "medium": 0.65, "low": 0.4}
 LEAST, MOST = 0.1, 0.95
 """Confidences: nothing that fired is out of the question, and nothing is certain."""
+MODELLED_MOST = 0.75
+"""The highest confidence in a rule that no recording of a real program fires: medium."""
 EVIDENCE_POINTS = 60
 SAME_SECONDS = 1.0
 """Two windows that differ by less are printed alike."""
@@ -174,6 +177,7 @@ class Findings:
             unknowns=[],
             levers=[],
             next_check="",
+            proof=proof.proof if (proof := proof_of(rule.code)) is not None else "",
         )
 
     def superseded(self, judgement: Judgement) -> str:
@@ -373,7 +377,11 @@ class Findings:
                 confidence -= 0.05
                 why.append(f"{plain(name)} is unknown")
         weight = self._weighing.weight(judgement, explained)
-        return round(min(max(confidence + weight.change, LEAST), MOST), 2), [*why, *weight.why]
+        most = MOST
+        if (proof := proof_of(rule.code)) is not None and proof.proof == "modelled":
+            most = MODELLED_MOST
+            why.append("no recording of a real program has fired this rule yet")
+        return round(min(max(confidence + weight.change, LEAST), most), 2), [*why, *weight.why]
 
     def _unknowns(self, judgement: Judgement) -> list[Unknown]:
         """Signals that the rule asked for and did not get."""

@@ -168,6 +168,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     levers: list[LeverAdvice]  # without a restart first, then with one; each group in the rule's order
     next_check: str
     muted: str = ""  # the reason of the mute, if any
+    proof: Literal["", "real", "captured", "modelled"] = ""  # on what the rule was seen to fire; empty: not known
 
 
 class DocumentSource(Struct, frozen=True):

@@ -8,6 +8,7 @@ from kvitals.dashboards.reference.text import cell, generated_header, one_line, 
 from kvitals.dashboards.runbooks import GROUPS
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import Lever, Rule, SystemSetting
+from kvitals.rules.proof import proof_of
 
 FILE = "rule-reference.md"
 RUNBOOKS = "../dashboards/generated/runbooks"
@@ -20,6 +21,10 @@ Each code leads to the rule's page: its condition, the signals, the alert, what 
 
 A *symptom* is what users notice. A *cause* explains symptoms and has levers. A *note* is worth knowing and no harm by
 itself. *Telemetry* is about what can not be seen. `page` and `ticket` are worth an alert; `info` is for who looks.
+
+*Proof* states on what the rule was seen to fire: *real*, on a recording of a real program; *captured*, on a recording
+of a real program with simulated engines; *modelled*, on written series alone. The confidence of a *modelled* rule is at
+most medium. `python -m tests.captures.proof` computes it from the recordings in the tree.
 """
 _COST = {"free": "nothing", "low": "little", "medium": "some", "high": "much"}
 
@@ -31,7 +36,9 @@ def page(knowledge: Knowledge) -> str:
         rules = sorted((r for r in knowledge.rules.values() if r.group == group), key=lambda r: r.code)
         if rules:
             lines += ["", f"## {title}", ""]
-            lines += table(("code", "what it means", "kind", "severity", "of each", "levers"), map(_rule, rules))
+            lines += table(
+                ("code", "what it means", "kind", "severity", "proof", "of each", "levers"), map(_rule, rules)
+            )
     lines += ["", "## Levers", "", "In the order in which they are tried.", ""]
     codes = lever_codes(knowledge)
     for lever in sorted(knowledge.levers.values(), key=lambda lever: (lever.step, lever.title)):
@@ -50,7 +57,9 @@ def lever_codes(knowledge: Knowledge) -> dict[str, list[str]]:
 
 def _rule(rule: Rule) -> tuple[str, ...]:
     levers = ", ".join(f"[{use.lever}](#{use.lever})" for use in rule.levers)
-    return f"[{rule.code}]({RUNBOOKS}/{rule.code}.md)", cell(rule.title), rule.kind, rule.severity, rule.scope, levers
+    proof = proof_of(rule.code)
+    about = (rule.kind, rule.severity, proof.proof if proof is not None else "", rule.scope)
+    return f"[{rule.code}]({RUNBOOKS}/{rule.code}.md)", cell(rule.title), *about, levers
 
 
 def _lever(lever: Lever, codes: list[str]) -> Iterator[str]:

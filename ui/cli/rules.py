@@ -13,6 +13,7 @@ from kvitals.app.errors import UsageError
 from kvitals.dashboards import runbooks_site
 from kvitals.rules.loader import Knowledge, load
 from kvitals.rules.model import Rule
+from kvitals.rules.proof import proof_of
 from kvitals.ui.cli import explain, rules_authoring
 from kvitals.ui.cli.common import add_rules_option, answer_console, print_json, status_console
 
@@ -42,11 +43,11 @@ def list_(args: argparse.Namespace) -> int:
         print_json([_listed(knowledge.rules[code]) for code in sorted(knowledge.rules)])
         return _problems(knowledge, status_console())
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("code", "kind", "severity", "what it means when it fires"):
+    for column in ("code", "kind", "severity", "proof", "what it means when it fires"):
         table.add_column(column, no_wrap=column != "what it means when it fires")
     for code in sorted(knowledge.rules):
         rule = knowledge.rules[code]
-        table.add_row(code, rule.kind, rule.severity, rule.title)
+        table.add_row(code, rule.kind, rule.severity, _proof(code), rule.title)
     console = answer_console()
     console.print(table)
     return _problems(knowledge, console)
@@ -55,8 +56,14 @@ def list_(args: argparse.Namespace) -> int:
 def _listed(rule: Rule) -> dict[str, str]:
     return {
         "code": rule.code, "name": rule.name, "kind": rule.kind, "severity": rule.severity, "scope": rule.scope,
-        "stage": rule.stage, "title": rule.title,
+        "stage": rule.stage, "proof": _proof(rule.code), "title": rule.title,
     }  # fmt: skip
+
+
+def _proof(code: str) -> str:
+    """On what a rule was seen to fire; empty for a rule of one's own."""
+    known = proof_of(code)
+    return known.proof if known is not None else ""
 
 
 def site(args: argparse.Namespace) -> int:

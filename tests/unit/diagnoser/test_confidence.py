@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from kvitals.diagnoser import findings
 from kvitals.diagnoser.confidence import Weighing
 from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
@@ -13,6 +14,7 @@ from kvitals.diagnoser.triage import triage
 from kvitals.rules.finding import DocumentSource, Finding
 from kvitals.rules.loader import load
 from kvitals.rules.model import Rule
+from kvitals.rules.proof import Proof, RuleProof
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 
@@ -143,3 +145,19 @@ def test_what_began_first_is_said_and_counts() -> None:
 def test_nothing_is_certain() -> None:
     found = cause(judge(deferral=1.0), fired("LAT01", AT - 300), fired("SCH12", AT - 600))
     assert found.confidence == 0.95
+
+
+@pytest.mark.parametrize("proof, most", [("real", 0.95), ("captured", 0.95), ("modelled", 0.75)])
+def test_a_modelled_rule_is_at_most_medium(monkeypatch: pytest.MonkeyPatch, proof: Proof, most: float) -> None:
+    monkeypatch.setattr(findings, "proof_of", lambda code: RuleProof(code, proof))
+    found = cause(judge(slots=1.0), fired("SCH01"))
+    assert found.proof == proof
+    assert found.confidence <= most
+    assert (found.confidence_words == "high") == (proof != "modelled")
+    assert ("no recording of a real program has fired this rule yet" in found.confidence_why) == (proof == "modelled")
+
+
+def test_a_rule_of_ones_own_is_not_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "proof_of", lambda code: None)
+    found = cause(judge(slots=1.0), fired("SCH01"))
+    assert (found.proof, found.confidence_words) == ("", "high")

@@ -173,13 +173,13 @@ def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> N
     assert run(str(INPUTS / "alerts.yaml")) == 1
     said = capsys.readouterr().out
     assert "alert CacheNearlyFull" in said and "vllm:kv_cache_usage_perc > 0.9\n" in said
-    assert "11 errors, 1 warning;" in said and "vllm 0.32" in said
+    assert "11 errors, 1 warning;" in said and "vllm 0.33" in said
 
 
 def test_the_command_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(INPUTS / "serving.json"), "--json", "--no-warnings") == 1
     report = json.loads(capsys.readouterr().out)
-    assert {one["weight"] for one in report["defects"]} == {"error"} and report["engines"]["vllm"] == "0.32"
+    assert {one["weight"] for one in report["defects"]} == {"error"} and report["engines"]["vllm"] == "0.33"
 
 
 def test_the_command_on_sound_ones_and_on_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,8 +59,8 @@ def test_versions_that_say_something(version, says):
 
 
 def test_newer_minor_releases_are_untested(vllm):
-    assert not vllm.untested("0.32.7") and not vllm.untested("0.31.0")
-    assert vllm.untested("0.33.0") and vllm.untested("1.0.0")
+    assert not vllm.untested("0.33.7") and not vllm.untested("0.32.0")
+    assert vllm.untested("0.34.0") and vllm.untested("1.0.0")
 
 
 def test_the_first_versions_have_fewer_counters(vllm):

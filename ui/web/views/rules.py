@@ -10,6 +10,7 @@ import streamlit as st
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters
 from kvitals.rules.model import SCOPES, Rule
+from kvitals.rules.proof import proof_of
 from kvitals.series.promql import PromQLError, expand
 from kvitals.ui.web import data, graphs, source_registry, tables
 from kvitals.ui.web.failure import UnansweredError
@@ -94,7 +95,9 @@ def _listed(rule: Rule, said: dict[str, list[str]]) -> dict[str, Any]:
 
 def _rule(rule: Rule, known: Knowledge, place: str, look: PageWindow | None, said: dict[str, list[str]]) -> None:
     st.markdown(f"## {inline_code(rule.code)} {literal(rule.title)}")
-    st.caption(f"{rule.kind} · {rule.severity} · {rule.stage} · of each {rule.scope}")
+    proof = proof_of(rule.code)
+    seen = f" · proof: {proof.proof}" if proof is not None else ""
+    st.caption(f"{rule.kind} · {rule.severity} · {rule.stage} · of each {rule.scope}{seen}")
     for sentence in said.get(rule.code, ["Clear here, or there is nothing to judge."])[:10]:
         st.markdown(literal(sentence))
     page, trial, query = st.tabs(["Its page", "Try it on this window", "PromQL"], key=f"tabs-{rule.code}")

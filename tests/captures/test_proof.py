@@ -1,0 +1,44 @@
+"""What `rules/proof.csv` states of recordings is so."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kvitals.rules.loader import load
+from kvitals.rules.proof import proof_of, read_proofs
+from tests.captures.proof import fired, recordings
+
+BY_STEM = {path.stem: path for path in recordings()}
+NAMED = sorted({name for proof in read_proofs().values() for name in proof.recordings})
+seen = cache(fired)
+
+
+def test_every_rule_that_ships_has_a_proof() -> None:
+    assert read_proofs().keys() == load().rules.keys()
+
+
+def test_a_proof_names_recordings_that_are_there() -> None:
+    for proof in read_proofs().values():
+        assert (proof.proof == "modelled") == (not proof.recordings), proof
+        assert len(proof.recordings) <= proof.count
+    assert set(NAMED) <= BY_STEM.keys()
+
+
+def test_a_rule_of_ones_own_has_no_proof() -> None:
+    assert proof_of("OWN01") is None
+
+
+@pytest.mark.parametrize("name", NAMED[::8])
+def test_a_recording_fires_the_rules_that_name_it(name: str) -> None:
+    """Of all recordings some; the others are checked by `python -m tests.captures.proof`."""
+    named = {code for code, proof in read_proofs().items() if name in proof.recordings}
+    assert named <= seen(BY_STEM[name])
+
+
+def test_no_modelled_rule_fires_in_a_recording_that_ships() -> None:
+    shipped: list[Path] = [path for path in recordings() if path.parent.name == "demo"]
+    modelled = {code for code, proof in read_proofs().items() if proof.proof == "modelled"}
+    assert [(path.stem, sorted(seen(path) & modelled)) for path in shipped if seen(path) & modelled] == []
