@@ -10,12 +10,13 @@ import pytest
 
 from ..incidents.incident import Act
 from ..incidents.stand import Stand
-from ..load import CUT, Sample
+from ..load import CUT, Load, Sample
 from ..scenario import Slo
 from ..systems import Site
+from ..traffic import Tenant
 from .arms import MORE, Play, flags_of, plays
 from .faults import BLOCK, BY_NAME, FAULTS
-from .grammar import HEALTHY, SYSTEMS, draw, of_faults
+from .grammar import COURSES, FIRST_WITH_COURSE, HEALTHY, SYSTEMS, draw, of_faults
 from .plan import incident_of
 from .score import wilson
 from .truth import Arm, Harm, harm, restored, truth_of
@@ -76,6 +77,31 @@ def test_the_same_arm_sends_the_same_requests() -> None:
     one = of_faults(3000, "vllm", [("flood", 0.8), ("long prompts", 0.6)])
     kept = next(play for play in plays(one) if play.name == "without flood").plan.tenants[-1]
     assert kept == next(t for t in one.plan().tenants if t.name == "reports")
+
+
+def test_demand_comes_at_once_in_a_ramp_or_in_pulses() -> None:
+    drawn = [draw(seed) for seed in SEEDS]
+    assert {one.course for one in drawn} == set(COURSES)
+    for one in drawn:
+        calm = {tenant.name for tenant in one.calm.tenants}
+        added = [tenant for tenant in one.plan().tenants if tenant.name not in calm]
+        assert {bool(t.ramp_s) for t in added} <= {one.course == "ramp"}
+        assert {bool(t.pulse_s) for t in added} <= {one.course == "pulse"}
+        assert not any(t.ramp_s or t.pulse_s for t in one.calm.tenants)
+
+
+def test_what_was_played_before_there_were_courses_stays_what_it_was() -> None:
+    assert {draw(seed).course for seed in range(1000, FIRST_WITH_COURSE)} == {"at once"}
+
+
+def test_a_tenant_pauses_between_its_pulses() -> None:
+    tenant = Tenant("t", pulse_s=6.0)
+    load = Load((), (tenant,))
+    load.started = time.time() - 7.0
+    assert load._off(tenant) == pytest.approx(5.0, abs=0.5)
+    load.started = time.time() - 13.0
+    assert load._off(tenant) == 0.0
+    assert load._off(Tenant("always")) == 0.0
 
 
 def sample(ttft: float | None, *itl: float, status: str = "ok", sent: float = 0.0) -> Sample:
