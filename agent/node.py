@@ -28,7 +28,7 @@ from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.node_collectors import GpuCollector, HostCollector
 from kvitals.agent.node_context import NodeContext
 from kvitals.agent.page_collector import PageCollector
-from kvitals.agent.records import Record, decode, encode
+from kvitals.agent.records import ProbeRecord, Record, decode, encode
 from kvitals.agent.request_collectors import PartsCollector
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.request_pipeline import RequestSide
@@ -201,10 +201,12 @@ class Node:
         self.collectors.write(time.time())
         return [*self._facts.drain(), *records]
 
-    async def probe(self) -> list[Recorded]:
-        """Send each target a one-token request."""
-        keys = [(key, self.pages.model(key)) for key in self.watched.tables]
-        return [encode(r) for r in await asyncio.gather(*(probe(k, _root(k), m) for k, m in keys if m))]
+    async def probe(self, engines: Container[str] | None = None) -> list[ProbeRecord]:
+        """Send each target a one-token request, or those alone whose page has one of these engines. Takes up to
+        `PROBE_TIMEOUT_SECONDS`."""
+        keys = [key for key in self.watched.tables if engines is None or self.pages.serves_any(key, engines)]
+        models = [(key, self.pages.model(key)) for key in keys]
+        return list(await asyncio.gather(*(probe(k, _root(k), m) for k, m in models if m)))
 
     def ingest_recorded(self, recorded: Recorded) -> None:
         """Ingest one record of a recording."""

@@ -79,6 +79,10 @@ class PageCollector(NodeCollector[PageRecord]):
             if self._shares.is_over(key, self._context.config.agent.interval):
                 self._context.collectors.failed((SCRAPE, key), CollectorError(OVER_SHARE, REASONS[OVER_SHARE]))
 
+    def serves_any(self, key: str, engines: Container[str]) -> bool:
+        """Whether one of these engines is on a target's page."""
+        return any(name in engines for name in self._scraper.translator(key).status.engines)
+
     def model(self, key: str) -> str:
         """A model that a target serves; empty until a page was read."""
         reading = self._scraper.translator(key).reading

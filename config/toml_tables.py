@@ -30,6 +30,7 @@ class AgentTable(Struct, frozen=True, kw_only=True):
     rules: tuple[Path, ...] = ()
     hosts: tuple[str, ...] = ()
     memory_limit: int | None = None  # MB; None: 80 % of the cgroup's limit, else 1024
+    probe_silent_replicas: bool = False  # send one token to a replica that serves nothing while its peers do
     parts_token_file: Path | None = None  # a token with which parts of requests are taken from other machines
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from kvitals.diagnoser.text import plain, render, render_apart
 from kvitals.rules.condition import Comparison, Condition, alternatives, comparisons, parse_condition
 from kvitals.rules.engine_map import find_map, told_by_programs
 from kvitals.rules.finding import Outcome
-from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
+from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
 from kvitals.rules.model import AROUND, SCOPES, Rule, Scope
 from kvitals.series.promql import Expr, ExpressionBatch, NumberLiteral, Selector, evaluate, expand
 from kvitals.series.slices import Steps, complete
@@ -581,14 +581,20 @@ class Judge:
         return "; ".join(f"{plain(n)}: {self.signals.why_missing(n, entity, span).why}" for n in absent)
 
     def why_true(self, judgement: Judgement) -> str:
-        """The first comparisons of those of a rule's alternatives that are true, with their values; empty where the
-        rule has no alternatives."""
+        """The comparisons of those of a rule's alternatives that are true, with their values; empty where the rule has
+        no alternatives. Where an alternative takes several comparisons, those of the first true one; empty where the
+        conclusion has all their values."""
         rule, entity = judgement.rule, judgement.entity
         either = alternatives(self._condition(rule)[0])
         if len(either) < 2 or judgement.verdict is None:
             return ""
         found = [decide(one, entity, partial(self._sides, rule)) for one in either]
-        true = dict.fromkeys(d for verdict in found if verdict.truth for d in verdict.decided if d.truth)
+        holding = [verdict for verdict in found if verdict.truth]
+        if any(len(verdict.decided) > 1 for verdict in found):
+            said, holding = set(PLACEHOLDER.findall(rule.conclusion)), holding[:1]
+            if all(said.issuperset(_named(d.comparison.left)) for v in holding for d in v.decided if d.truth):
+                return ""
+        true = [d for verdict in holding for d in verdict.decided if d.truth]
         told = dict.fromkeys(_true(d, entity, self.signals.known, self.knowledge) for d in true)
         return ", ".join([text for text in told if text][:MAX_REASONS])
 

@@ -15,6 +15,7 @@ from kvitals.app.history_recorder import Keeping
 from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline
 from kvitals.app.runtime.ingestion import Ingestion
 from kvitals.app.runtime.reload import Reload
+from kvitals.app.runtime.silent_probes import SilentProbes
 from kvitals.app.state import StateKeeper
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.series.promql import PromQLError
@@ -37,6 +38,7 @@ class Cycle:
         self._verdict = ""
         self._state = state
         self._ingestion = Ingestion(pipeline.node)
+        self._probes = SilentProbes()
         self._judging = Worker("judging")
         own = pipeline.setup.config.labels
         self._labels = {"cluster": own.cluster, "node": own.node}
@@ -49,14 +51,16 @@ class Cycle:
         interval = pipeline.setup.config.agent.interval
         records = await self._collect(PATIENCE * interval, stop)
         if records is None:
+            self._probes.cancel()
             return
         async with pipeline.judging:
-            await self._ingestion.take(records, interval)
+            await self._ingestion.take([*records, *self._probes.drain()], interval)
             now = time.time()
             with guard("configuration"):
                 self._reload.say(now)
             with guard("judging"):
                 self._say(await judge(pipeline, now, self._judging))
+                self._probes.start(pipeline.node, pipeline.judgements, now)
             await asyncio.sleep(0)
             watch = loop_watch.current()
             own = pipeline.node.context.memory.series(self._labels) | (

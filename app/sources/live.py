@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from kvitals.agent.records import ProbeRecord
 from kvitals.app.agent_client import (
     AgentAddressError,
     AgentClient,
@@ -20,7 +21,6 @@ from kvitals.app.errors import NoEngineError
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.promql import PromQLError
-from kvitals.series.recordings import Record
 
 INTERVAL_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 4.0  # the evidence's course begins here: shorter windows say nothing
@@ -70,7 +70,7 @@ class Collector:
         Raises NoEngineError after the first scrape where no target can be reached: more of them would show no more.
         """
         begun = time.monotonic()
-        probing: asyncio.Task[list[Record]] | None = None
+        probing: asyncio.Task[list[ProbeRecord]] | None = None
         while (done := time.monotonic() - begun) < seconds or self._started is None:
             first = self._started is None
             await self._read(done)
@@ -81,7 +81,8 @@ class Collector:
             yield done
             await asyncio.sleep(max(0.0, INTERVAL_SECONDS - (time.monotonic() - begun - done)))
         if probing is not None:
-            self.pipeline.ingest_recorded(await probing)
+            for answer in await probing:
+                self.pipeline.node.ingest(answer)
             await self._read(time.monotonic() - begun)  # the row in which the probe's result stands
 
     async def _read(self, done: float) -> None:

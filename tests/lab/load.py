@@ -154,9 +154,12 @@ class Load:
         prompts = Prompts(tenant, f"{self._seed}/client-{number}")
         pause = random.Random(f"{self._seed}/{tenant.name}/think-{number}")
         session = prompts.session()
+        if tenant.ramp_s:
+            await asyncio.sleep(tenant.ramp_s * number / tenant.clients)
         if tenant.think_s:
             await asyncio.sleep(pause.uniform(0, tenant.think_s))  # clients do not start in step
         while not self._closing:
+            await asyncio.sleep(self._off(tenant))
             session = prompts.next_session(session)
             # The request outlives a cancelled sender, so that stopping does not hang up on it.
             await asyncio.shield(self._fly(prompts.ask(session)))
@@ -165,9 +168,21 @@ class Load:
 
     async def _open_loop(self, tenant: Tenant) -> None:
         prompts = Prompts(tenant, f"{self._seed}/open")
+        chance = random.Random(f"{self._seed}/{tenant.name}/ramp")
         for pause in poisson(tenant.rate, random.Random(f"{self._seed}/{tenant.name}/arrivals")):
             await asyncio.sleep(pause)
+            if self._off(tenant) or (tenant.ramp_s and chance.random() > self._lasted() / tenant.ramp_s):
+                continue
             self._fly(prompts.ask(prompts.session()))
+
+    def _lasted(self) -> float:
+        """Seconds since the load began."""
+        return time.time() - (self.started or time.time())
+
+    def _off(self, tenant: Tenant) -> float:
+        """Seconds until a tenant that sends in pulses does so again; 0 while it does."""
+        into = self._lasted() % (2 * tenant.pulse_s) if tenant.pulse_s else 0.0
+        return 2 * tenant.pulse_s - into if into > tenant.pulse_s else 0.0
 
     async def _bursts(self, tenant: Tenant) -> None:
         prompts = Prompts(tenant, f"{self._seed}/burst")

@@ -60,6 +60,10 @@ class Tenant:
     """A client that has no first token by then hangs up; 0: it waits."""
     retries: int = 0
     """How often it then sends the same once more, at once."""
+    ramp_s: float = 0.0
+    """Clients begin one after another over so many seconds, and an open loop gets to its rate; 0: at once."""
+    pulse_s: float = 0.0
+    """It sends for so many seconds, pauses for as many, and so on; 0: it always sends."""
 
 
 @dataclass(frozen=True)

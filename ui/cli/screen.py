@@ -29,16 +29,20 @@ MORE = " · more: -v"
 UNKNOWN = 6
 """Checks that were not made and are listed where the verdict itself is unknown."""
 
-LEVERS = ((2, 2), (2, 1), (1, 1), (1, 0))
-"""How many levers without and with a restart are printed: the first of these that fits."""
+EVENTS = "ENG"
+"""The group of rules whose notes are printed: a restart, rejected clients, a silent replica. These are no trouble by
+themselves, and explain what a reader sees elsewhere."""
+
+LEVERS = ((2, 2, 3), (2, 1, 3), (1, 1, 3), (1, 1, 0), (1, 0, 0))
+"""How many levers without and with a restart, and how many notes, are printed: the first of these that fits."""
 
 
 def show(document: Triage, console: Console) -> None:
     """Print the short form of a triage."""
     if document.since_change is not None:
         show_change(document.since_change, console)
-    for now, later in LEVERS:
-        parts = Group(*_parts(document, now, later, console.width))
+    for now, later, notes in LEVERS:
+        parts = Group(*_parts(document, now, later, notes, console.width))
         if len(console.render_lines(parts, pad=False)) <= LINES:
             break
     console.print(parts)
@@ -86,7 +90,7 @@ def _lever_item(lever: LeverAdvice) -> Item:
     return Item(lever.title, setting, f"{now}{today}; {detail}".strip() if now else detail)  # the code is for pasting
 
 
-def _parts(document: Triage, now: int, later: int, width: int) -> list[RenderableType]:
+def _parts(document: Triage, now: int, later: int, notes: int, width: int) -> list[RenderableType]:
     """Everything from the source to the last line. now, later: levers without and with a restart; width: columns."""
     leading = document.leading
     first, others = (leading[0] if leading else None), leading[1:]
@@ -103,12 +107,15 @@ def _parts(document: Triage, now: int, later: int, width: int) -> list[Renderabl
     if others:
         several = "; ".join(f"{one.code} {one.title} ({one.entity.title})" for one in others)
         parts.append(_clipped(f"Also: {several}", width, OTHERS_LINES, 0))
+    for note in [one for one in document.notes if one.code.startswith(EVENTS)][:notes]:
+        parts.append(_clipped(f"Noted: {note.code} ({note.entity.title}) {note.conclusion}", width, 1, 0))
     if document.muted:
         muted = "; ".join(f"{one.code} {one.title} ({one.muted})" for one in document.muted)
         parts.append(_clipped(f"Muted: {muted}", width, 1, 0))
     if document.healthy is None:
         parts += _unknown(document, width)
-    return [*parts, *_warnings(document), "", _last(document)]
+    blank = [""] if first is not None or document.healthy is None else []
+    return [*parts, *_warnings(document), *blank, _last(document)]
 
 
 def _head(document: Triage) -> Text:

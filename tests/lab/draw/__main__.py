@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "show":
                 for one in _drawn(args):
                     faults = ", ".join(f"{fault.name} {strength:g}" for fault, strength in one.faults)
-                    print(f"{one.seed} {one.system}: {faults or 'no fault'}\n  {one.plan()}")
+                    print(f"{one.seed} {one.system}: {faults or 'no fault'}, {one.course}\n  {one.plan()}")
     except (LabError, TimeoutError) as error:
         print(f"draw: {error or 'took too long'}", file=sys.stderr)
         return 2

@@ -54,6 +54,12 @@ class Play:
     before: Plan
     plan: Plan
 
+    @property
+    def recovers(self) -> bool:
+        """Whether it restarts an engine, whose clients are to be asked once it is back: loading a model takes longer
+        than the incident, and what a restart costs meanwhile is its stated risk."""
+        return self.kind == "lever" and any(act.do == "restart" for act in self.plan.acts)
+
 
 def plays(drawn: Drawn) -> list[Play]:
     """Without each fault; without all of them; with more of what demand may be bound by."""

@@ -18,6 +18,10 @@ NAMES = ("search", "chat", "agents", "shop")
 HEALTHY = 1 / 3
 TWO = 0.3
 STRENGTHS = (0.2, 0.6, 0.8, 1.0)
+COURSES = ("at once", "at once", "ramp", "pulse")
+FIRST_WITH_COURSE = 2000
+"""Seeds below this one were played before faults had a course: they stay what they were."""
+PULSE_S, RAMP_S = 6.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class Drawn:
     system: str
     calm: Plan
     faults: tuple[tuple[Fault, float], ...]
+    course: str = "at once"
+    """How the demand that faults add comes: at once, over `RAMP_S` seconds, or in pulses of `PULSE_S` seconds."""
 
     @property
     def name(self) -> str:
@@ -45,7 +51,13 @@ class Drawn:
         plan = self.calm
         for fault, strength in faults:
             plan = fault.apply(plan, strength, random.Random(f"{self.seed}/{fault.name}"))
-        return plan
+        return replace(plan, tenants=tuple(self._coming(tenant) for tenant in plan.tenants))
+
+    def _coming(self, tenant: Tenant) -> Tenant:
+        """A tenant with the course of the demand, where a fault added it."""
+        if self.course == "at once" or tenant.name in {calm.name for calm in self.calm.tenants}:
+            return tenant
+        return replace(tenant, ramp_s=RAMP_S) if self.course == "ramp" else replace(tenant, pulse_s=PULSE_S)
 
 
 def draw(seed: int, system: str = "") -> Drawn:
@@ -53,7 +65,8 @@ def draw(seed: int, system: str = "") -> Drawn:
     chance = random.Random(f"drawn/{seed}")
     drawn = chance.choices(SYSTEMS, CHANCES)[0]
     calm = _calm(system or drawn, chance)
-    return Drawn(seed, system or drawn, calm, _faults(calm, chance))
+    course = random.Random(f"drawn/{seed}/course").choice(COURSES) if seed >= FIRST_WITH_COURSE else COURSES[0]
+    return Drawn(seed, system or drawn, calm, _faults(calm, chance), course)
 
 
 def _calm(system: str, chance: random.Random) -> Plan:

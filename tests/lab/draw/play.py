@@ -25,12 +25,14 @@ from ..incidents.stand import stand
 from ..paths import REPO, LabError
 from .arms import Play, lever_play, plays
 from .grammar import Drawn
-from .plan import Plan, incident_of
+from .plan import incident_of
 from .truth import Arm, Harm, Truth, harm, truth_of
 
 RESULTS = REPO / "tests" / "captures" / "drawn"
 JUDGING = ("agent", "app", "config", "diagnoser", "kvcache", "rules", "series")
 ARM_BASELINE_S, LIMIT_S, SETTLE_S = 3.0, 300.0, 3.0
+BACK_S = 5.0
+"""After a restarted engine serves again: what piled up before its door is answered first."""
 
 
 class Played(msgspec.Struct):
@@ -124,7 +126,8 @@ async def _first_lever(drawn: Drawn, played: Played, lab: Engines | None, kvital
 
 async def _as_drawn(drawn: Drawn, lab: Engines | None, kvitals: Sequence[str], capture: Path) -> Played:
     load = os.getloadavg()[0]
-    began, seen = await _played(drawn, drawn.before(), drawn.plan(), lab, kvitals, capture)
+    as_drawn = Play("as drawn", "fault", drawn.before(), drawn.plan())
+    began, seen = await _played(drawn, as_drawn, lab, kvitals, capture)
     return Played(
         seed=drawn.seed,
         system=drawn.system,
@@ -142,27 +145,29 @@ async def _arm(drawn: Drawn, play: Play, lab: Engines | None, kvitals: Sequence[
     """The product records in every arm, as it does in the first, and what it records of the others is thrown away."""
     with tempfile.TemporaryDirectory(prefix="kvitals-") as folder:
         scratch = Path(folder) / "arm.kvcap"
-        _, seen = await _played(drawn, play.before, play.plan, lab, kvitals, scratch, ARM_BASELINE_S)
+        _, seen = await _played(drawn, play, lab, kvitals, scratch, ARM_BASELINE_S)
     return Arm(play.name, play.kind, seen)
 
 
 async def _played(
     drawn: Drawn,
-    before: Plan,
-    plan: Plan,
+    play: Play,
     lab: Engines | None,
     kvitals: Sequence[str],
     capture: Path,
     baseline_s: float = 0.0,
 ) -> tuple[float, Harm]:
-    """When the incident began, and what its clients saw."""
-    incident = incident_of(drawn.name, drawn.seed, before, plan)
+    """When the incident began, and what its clients saw: where the play restarts an engine, once that is back."""
+    incident = incident_of(drawn.name, drawn.seed, play.before, play.plan)
     async with asyncio.timeout(LIMIT_S), stand(incident, lab, kvitals, capture) as it:
-        await it.play(baseline_s or incident.baseline_s, incident.incident_s, end=it.end_recording)
+        await it.play(
+            baseline_s or incident.baseline_s, incident.incident_s, end=it.end_recording, after_acts=play.recovers
+        )
         await it.settle()
     load = it.phases[-1].load
     assert load.started is not None and load.ended is not None
-    return round(load.started, 3), harm(load.samples, load.ended, drawn.calm.slo)
+    since = it.acted + BACK_S if play.recovers and it.acted is not None else 0.0
+    return round(load.started, 3), harm(load.samples, load.ended, drawn.calm.slo, since)
 
 
 def _keep(file: Path, played: Played) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import replace
 
 import pytest
 
-from ..load import CUT, Sample
+from ..incidents.incident import Act
+from ..incidents.stand import Stand
+from ..load import CUT, Load, Sample
 from ..scenario import Slo
-from .arms import MORE, flags_of, plays
+from ..systems import Site
+from ..traffic import Tenant
+from .arms import MORE, Play, flags_of, plays
 from .faults import BLOCK, BY_NAME, FAULTS
-from .grammar import HEALTHY, SYSTEMS, draw, of_faults
+from .grammar import COURSES, FIRST_WITH_COURSE, HEALTHY, SYSTEMS, draw, of_faults
+from .plan import incident_of
 from .score import wilson
 from .truth import Arm, Harm, harm, restored, truth_of
 
@@ -72,6 +79,31 @@ def test_the_same_arm_sends_the_same_requests() -> None:
     assert kept == next(t for t in one.plan().tenants if t.name == "reports")
 
 
+def test_demand_comes_at_once_in_a_ramp_or_in_pulses() -> None:
+    drawn = [draw(seed) for seed in SEEDS]
+    assert {one.course for one in drawn} == set(COURSES)
+    for one in drawn:
+        calm = {tenant.name for tenant in one.calm.tenants}
+        added = [tenant for tenant in one.plan().tenants if tenant.name not in calm]
+        assert {bool(t.ramp_s) for t in added} <= {one.course == "ramp"}
+        assert {bool(t.pulse_s) for t in added} <= {one.course == "pulse"}
+        assert not any(t.ramp_s or t.pulse_s for t in one.calm.tenants)
+
+
+def test_what_was_played_before_there_were_courses_stays_what_it_was() -> None:
+    assert {draw(seed).course for seed in range(1000, FIRST_WITH_COURSE)} == {"at once"}
+
+
+def test_a_tenant_pauses_between_its_pulses() -> None:
+    tenant = Tenant("t", pulse_s=6.0)
+    load = Load((), (tenant,))
+    load.started = time.time() - 7.0
+    assert load._off(tenant) == pytest.approx(5.0, abs=0.5)
+    load.started = time.time() - 13.0
+    assert load._off(tenant) == 0.0
+    assert load._off(Tenant("always")) == 0.0
+
+
 def sample(ttft: float | None, *itl: float, status: str = "ok", sent: float = 0.0) -> Sample:
     return Sample("t", sent, 10, 0, status=status, ttft=ttft, itl=list(itl))
 
@@ -87,6 +119,45 @@ def test_harm_counts_late_missing_and_failed_requests() -> None:
     seen = harm(samples, 10.0, SLO)
     assert seen == Harm(requests=4, late=3, gaps=2, late_gaps=1, failed=1)
     assert seen.value == 75.0
+
+
+def test_harm_after_a_restart_leaves_out_what_was_sent_before() -> None:
+    samples = [sample(None, status="ClientError", sent=1.0), sample(2.0, sent=4.0), sample(0.1, sent=6.0)]
+    assert harm(samples, 10.0, SLO, since=5.0) == Harm(requests=1, late=0, gaps=0, late_gaps=0, failed=0)
+
+
+def test_a_restart_is_measured_once_the_engine_is_back() -> None:
+    one = of_faults(3000, "vllm", [("dead", 1.0)])
+    (without,) = plays(one)
+    act = Act(do="restart", engine="engine", after_s=1.0)
+    lever = Play("lever restart", "lever", one.before(), replace(one.plan(), acts=(*one.plan().acts, act)))
+    assert lever.recovers and not without.recovers
+    assert not Play("lever x", "lever", one.before(), one.plan()).recovers
+
+
+async def nothing() -> None:
+    """What a stand without servers has to check."""
+
+
+async def slowly(act: object) -> None:
+    await asyncio.sleep(0.3)
+
+
+async def test_an_incident_may_last_until_its_acts_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow act, 0.3 s, in an incident of 0.1 s: its load is on for 0.1 s after it."""
+    quiet = replace(of_faults(3000, "vllm", []).calm, tenants=())
+    trouble = replace(quiet, acts=(Act(do="restart", engine="engine"),))
+    nowhere = Site((), (), check=nothing, kill=slowly)
+    it = Stand(incident_of("drawn", 1, quiet, trouble), nowhere, None, ())
+    ends: list[float] = []
+
+    async def end() -> None:
+        assert it.acted is not None
+        ends.append(time.time() - it.acted)
+
+    monkeypatch.setattr(it, "_do", slowly)
+    await it.play(0.0, 0.1, end=end, after_acts=True)
+    assert ends[0] >= 0.09
 
 
 @pytest.mark.parametrize(

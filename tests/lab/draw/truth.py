@@ -50,11 +50,11 @@ class Harm(msgspec.Struct, frozen=True):
         return "breached" if self.value > BREACHED and enough else "marginal"
 
 
-def harm(samples: Iterable[Sample], ended: float, slo: Slo) -> Harm:
-    """ended: when the load ended, as `Sample.sent` counts. A request without a first token is late once the objective
-    has passed, and is left out before."""
+def harm(samples: Iterable[Sample], ended: float, slo: Slo, since: float = 0.0) -> Harm:
+    """Of the requests that were sent from `since` until the load `ended`, both as `Sample.sent` counts. A request
+    without a first token is late once the objective has passed, and is left out before."""
     requests = late = gaps = late_gaps = failed = 0
-    for sample in samples:
+    for sample in (one for one in samples if one.sent >= since):
         if sample.ttft is None and sample.status in (CUT, LEFT) and ended - sample.sent <= slo.ttft_p99:
             continue
         requests += 1

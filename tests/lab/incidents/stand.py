@@ -64,17 +64,31 @@ class Stand:
     programs: Programs | None = None
     phases: list[Played] = field(default_factory=list)
     acts: list[tuple[str, str, float]] = field(default_factory=list)
+    acted: float | None = None
+    """When the last act was complete, as that a restarted engine serves again; seconds since the epoch."""
     _draining: list[asyncio.Task[None]] = field(default_factory=list)
     _lasting: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def play(self, baseline_s: float, incident_s: float, *, end: Callable[[], Awaitable[None]]) -> None:
-        """Baseline and incident; `end` is awaited when the incident has lasted so long and its load is still on."""
+    async def play(
+        self,
+        baseline_s: float,
+        incident_s: float,
+        *,
+        end: Callable[[], Awaitable[None]],
+        after_acts: bool = False,
+    ) -> None:
+        """Baseline and incident; `end` is awaited when the incident has lasted so long and its load is still on.
+
+        after_acts: the incident lasts so long once its acts are complete. A restart takes longer than a short incident.
+        """
         scenario = self.incident.scenario
         cache = InfiniteCache(scenario.block_size)
         for name, seconds in (("baseline", baseline_s), ("incident", incident_s)):
             tenants = scenario.baseline if name == "baseline" else scenario.incident
             async with self._playing(name, tenants, cache):
                 acting = asyncio.create_task(self._act()) if name == "incident" else None
+                if acting is not None and after_acts:
+                    await acting
                 await asyncio.sleep(seconds)
                 if acting is not None:
                     await acting
@@ -124,6 +138,7 @@ class Stand:
             await asyncio.sleep(max(0.0, began + act.after_s - time.monotonic()))
             self.acts.append((act.do, act.engine, round(time.time(), 3)))
             await self._do(act)
+        self.acted = time.time()
 
     async def _do(self, act: Act) -> None:
         if act.do == "neighbours":

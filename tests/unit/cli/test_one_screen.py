@@ -13,7 +13,7 @@ from kvitals.app.demo import DEMO
 from kvitals.rules.finding import LeverSetting, Triage
 from kvitals.ui.cli import screen
 from tests.support.loops import for_each
-from tests.support.recordings import judge, setup
+from tests.support.recordings import CAPTURES, judge, setup
 
 INCIDENTS = sorted(DEMO.parent.glob("*.kvcap"))
 VERDICT_WITHIN = 3
@@ -65,8 +65,16 @@ def test_however_much_a_document_says_it_fits(documents: dict[Path, Triage]) -> 
         for number, lever in enumerate([*cause.levers, *cause.levers])
     ]
     long = msgspec.structs.replace(cause, conclusion="word " * 200, levers=levers)
-    many = msgspec.structs.replace(document, causes=[long] * 30, verdict="word " * 30)
+    notes = [msgspec.structs.replace(document.notes[0], code="ENG04", conclusion="word " * 99)] * 30
+    many = msgspec.structs.replace(document, causes=[long] * 30, notes=notes, verdict="word " * 30)
     assert len(_screen(many)) <= screen.LINES
+
+
+@pytest.mark.parametrize(("name", "said"), [("too_long-1", "4xx"), ("restart_fine-1", "has run for 25.9 s")])
+def test_what_befell_an_engine_or_its_clients_is_seen_without_asking_for_more(name: str, said: str) -> None:
+    document = judge(CAPTURES / "incidents" / f"{name}.kvcap", setup()).document
+    assert document.healthy is True
+    assert said in " ".join(line for line in _screen(document, 160) if line.startswith("Noted: "))
 
 
 def test_a_healthy_engine_needs_a_few_lines_only(documents: dict[Path, Triage]) -> None:
