@@ -645,7 +645,7 @@ _named = lru_cache(maxsize=4096)(signal_names)  # the same few expressions are a
 @lru_cache(maxsize=4096)
 def _plain(expr: Expr) -> str:
     """The signal that an expression is, without its prefix; empty where it is anything else."""
-    if isinstance(expr, Selector) and expr == Selector(expr.name) and expr.name.startswith(SIGNAL_PREFIX):
+    if isinstance(expr, Selector) and not expr.matchers and not expr.offset and expr.name.startswith(SIGNAL_PREFIX):
         return expr.name.removeprefix(SIGNAL_PREFIX)
     return ""
 

@@ -122,7 +122,10 @@ def _run(numbers: list[int]) -> Columns | slice:
 
 def name_of(matchers: Sequence[Matcher]) -> str | None:
     """The name that a matcher asks for."""
-    return next((m.value for m in matchers if m.name == METRIC_NAME and m.op is MatchOp.EQ), None)
+    for matcher in matchers:
+        if matcher.op is MatchOp.EQ and matcher.name == METRIC_NAME:
+            return matcher.value
+    return None
 
 
 def _sampled(values: Floats) -> npt.NDArray[np.bool_]:

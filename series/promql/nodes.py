@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from typing import Any, Literal, TypeVar
 
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, escape
@@ -67,11 +66,17 @@ class Expr:
             todo += reversed(node.children())
 
 
-@cache
+_PART_TYPES = ("Expr", "Selector", "tuple[Expr, ...]", "Expr | None")
+_known_parts: dict[type[Expr], tuple[str, ...]] = {}
+
+
 def _parts(node: type[Expr]) -> tuple[str, ...]:
     """The fields of a node that hold sub-expressions: one, several or None."""
-    kinds = ("Expr", "Selector", "tuple[Expr, ...]", "Expr | None")
-    return tuple(f.name for f in fields(node) if f.type in kinds)  # type: ignore[arg-type]  # a dataclass, all of them
+    parts = _known_parts.get(node)
+    if parts is None:
+        every = fields(node)  # type: ignore[arg-type]  # a dataclass, all of them
+        parts = _known_parts[node] = tuple(field.name for field in every if field.type in _PART_TYPES)
+    return parts
 
 
 N = TypeVar("N", bound=type[Expr])

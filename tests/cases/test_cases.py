@@ -72,7 +72,7 @@ def observed_alike(bench: Bench, code: str, case: Case) -> None:
         np.testing.assert_allclose(one.values, other.values[:, order], rtol=1e-9)
 
 
-@pytest.mark.parametrize("code", sorted(path.stem for path in FOLDER.glob("*.yaml")))
+@for_each("code", sorted(path.stem for path in FOLDER.glob("*.yaml")))
 def test_cases_of_a_rule(bench: Bench, code: str) -> None:
     assert cases(code)
     assert [(case.title, wrong) for case in cases(code) if (wrong := bench.differences(code, case))] == []

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
+
 
 def for_each(
     names: str, cases: Iterable[Any] | Callable[[], Iterable[Any]], ids: Callable[[Any], str] | None = None
@@ -32,7 +34,7 @@ def for_each(
                 values = _values(case, len(arguments))
                 try:
                     test(**dict(zip(arguments, values, strict=True)), **fixtures)
-                except Exception as error:
+                except (Exception, pytest.fail.Exception) as error:
                     failures.append(f"{_name(case, values, ids)}: {type(error).__name__}: {error}")
             assert not failures, f"{len(failures)} of {len(listed)} cases failed\n" + "\n".join(failures)
 

@@ -35,6 +35,7 @@ from kvitals.config import (
     normal_url,
     read_targets,
 )
+from tests.support.loops import for_each
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 EXAMPLE = DOCUMENT.partition("```toml\n")[2].partition("```")[0]
@@ -158,8 +159,8 @@ def test_listen(listen: str, address: tuple[str, int]) -> None:
     assert made(f'[agent]\nlisten = "{listen}"').agent.address == address
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
+@for_each(
+    "text, says",
     [
         ('[agent]\nlissen = "x"', "[agent] unknown key 'lissen'; did you mean 'listen'?"),
         ("[agent]\nzzz = 1", "[agent] unknown key 'zzz'; there are listen, interval,"),

@@ -31,3 +31,13 @@ def test_no_cases_is_a_failure() -> None:
 def test_fixtures_reach_the_body(number: int, tmp_path: object) -> None:
     assert number
     assert tmp_path
+
+
+def test_an_exception_that_does_not_come_is_a_failure_of_its_case() -> None:
+    @for_each("number", [1, 2])
+    def body(number: int) -> None:
+        with pytest.raises(ValueError, match="never raised"):
+            pass
+
+    with pytest.raises(AssertionError, match="2 of 2 cases failed"):
+        body()

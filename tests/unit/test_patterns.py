@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kvitals.series.patterns import PatternError, compile_pattern, groups
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
+from tests.support.loops import for_each
 
 SLOW = [
     "(.?){40}x", "(.??){40}x", "(a?){30}a{30}", "(?P<b>.?){30}x", "(x+)+y", "(a|a)*b", ".*.*.*.*.*.*.*.*x",
@@ -29,8 +30,8 @@ def test_patterns_that_backtracking_never_ends_take_little_time(pattern: str) ->
     assert time.process_time() - began < 1.0
 
 
-@pytest.mark.parametrize(
-    ("pattern", "matching", "others"),
+@for_each(
+    "pattern, matching, others",
     [
         ("", [""], ["a", "\n"]),
         ("ab", ["ab"], ["a", "abc", "xab", "ab\n", "AB"]),

@@ -12,6 +12,7 @@ from kvitals.dashboards.runbooks import FOLDER, INDEX, LIKELIEST, files, page
 from kvitals.dashboards.runbooks_site import HOME, STYLE, site, write
 from kvitals.rules.loader import load
 from kvitals.ui.cli.main import main
+from tests.support.loops import for_each
 
 KNOWLEDGE = load()
 
@@ -91,7 +92,7 @@ def test_show_prints_the_same_page(capsys: pytest.CaptureFixture[str]) -> None:
         assert heading in shown
 
 
-@pytest.mark.parametrize("code", sorted(KNOWLEDGE.rules))
+@for_each("code", sorted(KNOWLEDGE.rules))
 def test_a_page_begins_with_the_first_minute(code: str) -> None:
     text = page(KNOWLEDGE.rules[code], KNOWLEDGE)
     box = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith(">")]

@@ -1,14 +1,13 @@
 """What the maps read on every page is what it was when somebody last looked at it."""
 
-import pytest
-
 from tests.goldens.pages import ROOT, Page, golden, pages
+from tests.support.loops import for_each
 
 PAGES = pages()
 HOW = "see `python -m tests.goldens`, and with --write it becomes the golden"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@for_each("page", PAGES, ids=lambda page: page.name)
 def test_a_page_means_what_it_did(page: Page):
     path = ROOT / f"{page.name}.txt"
     assert path.exists(), HOW

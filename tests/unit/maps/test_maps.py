@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 from kvitals.rules.engine_map import ROOT, EngineMap, load_map, systems
@@ -11,6 +10,7 @@ from kvitals.rules.loader import load
 from kvitals.rules.versions import in_range, release
 from tests.goldens.names import ROOT as NAMES
 from tests.goldens.names import inventory, raw
+from tests.support.loops import for_each
 
 PAGES = Path(__file__).parents[2] / "fixtures" / "exposition"
 
@@ -27,9 +27,7 @@ SUBJECTS = [
 """What only engines tell."""
 
 
-@pytest.fixture(scope="module", params=systems())
-def m(request: pytest.FixtureRequest) -> EngineMap:
-    return load_map(request.param)
+each_map = for_each("m", lambda: [load_map(system) for system in systems()], ids=lambda m: m.system)
 
 
 def others(m: EngineMap) -> set[str]:
@@ -44,22 +42,26 @@ def on_pages() -> set[str]:
     return found
 
 
-def test_an_inventory_says_where_its_names_are_from(m):
+@each_map
+def test_an_inventory_says_where_its_names_are_from(m: EngineMap) -> None:
     first = (NAMES / f"{m.system}.txt").read_text(encoding="utf-8").split("\n", 1)[0]
     assert first.startswith("# ") and len(first) > 20
 
 
-def test_no_line_of_an_inventory_is_there_twice(m):
+@each_map
+def test_no_line_of_an_inventory_is_there_twice(m: EngineMap) -> None:
     lines = inventory(m.system)
     assert len(set(lines)) == len(lines)
 
 
-def test_every_known_name_is_accounted_for(m):
+@each_map
+def test_every_known_name_is_accounted_for(m: EngineMap) -> None:
     known = m.by_raw.keys() | others(m)
     assert [line.name for line in inventory(m.system) if raw(m, line.name) not in known] == []
 
 
-def test_every_mapped_name_is_known(m):
+@each_map
+def test_every_mapped_name_is_known(m: EngineMap) -> None:
     known = {raw(m, line.name) for line in inventory(m.system)}
     bare = on_pages()
     mapped = {metric.raw for metric in m.metrics if not metric.bare} | others(m)
@@ -67,11 +69,13 @@ def test_every_mapped_name_is_known(m):
     assert [metric.raw for metric in m.metrics if metric.bare and metric.raw not in known | bare] == []
 
 
-def test_no_name_is_both_mapped_and_ignored(m):
+@each_map
+def test_no_name_is_both_mapped_and_ignored(m: EngineMap) -> None:
     assert sorted(m.by_raw.keys() & m.ignored.keys()) == []
 
 
-def test_types_agree_with_the_program(m):
+@each_map
+def test_types_agree_with_the_program(m: EngineMap) -> None:
     families = load().families
     wrong = [
         (line.name, line.type, entry.family)
@@ -82,7 +86,8 @@ def test_types_agree_with_the_program(m):
     assert wrong == []
 
 
-def test_ranges_of_versions_are_those_of_releases(m):
+@each_map
+def test_ranges_of_versions_are_those_of_releases(m: EngineMap) -> None:
     lines = inventory(m.system)
     for line in lines:
         entries = m.by_raw.get(raw(m, line.name), ())
@@ -97,7 +102,8 @@ def test_ranges_of_versions_are_those_of_releases(m):
             assert not any(entry.known_in(line.until) for entry in entries), line
 
 
-def test_families_are_defined_and_have_their_labels(m):
+@each_map
+def test_families_are_defined_and_have_their_labels(m: EngineMap) -> None:
     families = load().families
     for metric in m.metrics:
         labels = {*metric.labels.values(), *metric.constant}
@@ -117,7 +123,8 @@ def families_in(*subjects: str) -> list[str]:
     return [name for file in files for name in yaml.safe_load(file.read_text(encoding="utf-8"))["families"]]
 
 
-def test_flags_feed_each_fact_once_and_defaults_are_ranges(m):
+@each_map
+def test_flags_feed_each_fact_once_and_defaults_are_ranges(m: EngineMap) -> None:
     told = [flag.fact or flag.info for flag in m.flags.values()]
     assert len(told) == len(set(told)) and all(told)
     for flag in m.flags.values():
@@ -125,7 +132,8 @@ def test_flags_feed_each_fact_once_and_defaults_are_ranges(m):
             in_range("1.0", default.versions)
 
 
-def test_telemetry_names_facts_and_families_that_exist(m):
+@each_map
+def test_telemetry_names_facts_and_families_that_exist(m: EngineMap) -> None:
     families = load().families
     facts = {flag.fact for flag in m.flags.values()}
     for telemetry in m.telemetry:

@@ -11,6 +11,7 @@ import pytest
 
 from kvitals.series.promql import Moment, PromQLError, QueryLimits, Vector, evaluate, evaluate_range, parse, windows
 from kvitals.series.types import METRIC_NAME, STALE, Frame, Labels, Matcher
+from tests.support.loops import for_each
 
 NAN, INF = math.nan, math.inf
 
@@ -54,8 +55,8 @@ def ask(query: str, source: Memory, at: float) -> dict[str, float] | float:
 TICKS = Memory(frame([0, 10, 20, 30, 40], a=[0, 10, 20, 5, 15], b=[1, 1, 1, 1, 1], c=[3, STALE, STALE, 6, STALE]))
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
+@for_each(
+    "query, expected",
     [
         # 15 - 0 + 20 (before the reset) in 40 s, whose ends are the window's.
         ("rate(m{s='a'}[40s])", {'{s="a"}': 35 / 40}),

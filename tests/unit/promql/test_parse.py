@@ -10,10 +10,11 @@ from kvitals.series.promql import Expr, PromQLError, Range, Selector, parse
 from kvitals.series.promql.check import FUNCTIONS, type_of
 from kvitals.series.promql.nodes import AGGREGATIONS, Binary
 from kvitals.series.types import Matcher, MatchOp
+from tests.support.loops import for_each
 
 
-@pytest.mark.parametrize(
-    ("text", "canonical"),
+@for_each(
+    "text, canonical",
     [
         ("foo", "foo"),
         (" foo { a = 'b' , } # a comment", 'foo{a="b"}'),
@@ -68,8 +69,8 @@ def test_nodes() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "says", "offset"),
+@for_each(
+    "text, says, offset",
     [
         ("", "empty", None),
         ("foo @ 5", "@ modifier is not in the subset: use offset", 4),

@@ -7,6 +7,7 @@ import pytest
 from kvitals.diagnoser.sizing.memory import kv_per_token
 from kvitals.rules import catalogue
 from kvitals.rules.catalogue import CatalogueError
+from tests.support.loops import for_each
 
 
 def test_every_price_is_of_a_gpu_and_says_when_and_whose() -> None:
@@ -21,7 +22,7 @@ def test_every_row_has_a_source() -> None:
     assert all(model.source for model in catalogue.models())
 
 
-@pytest.mark.parametrize("model", catalogue.models(), ids=lambda model: model.name)
+@for_each("model", catalogue.models(), ids=lambda model: model.name)
 def test_a_model_is_whole(model: catalogue.Model) -> None:
     assert 0 < model.active <= model.parameters
     assert model.full + model.sliding <= model.layers
