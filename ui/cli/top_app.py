@@ -64,7 +64,7 @@ LIST_KEYS = (("↑ ↓ page home end", "move between engines"),)
 VIEW_KEYS = (("esc", "in an engine, in this page, in the filter: back"), ("← →", "in an engine: its other findings"))
 
 
-class Updated(Message):
+class FeedMessage(Message):
     """A document, or why there is none."""
 
     def __init__(self, update: FeedUpdate) -> None:
@@ -72,7 +72,7 @@ class Updated(Message):
         self.update = update
 
 
-class Ended(Message):
+class FailureMessage(Message):
     """The source cannot be read any more."""
 
     def __init__(self, error: BaseException) -> None:
@@ -121,7 +121,7 @@ class FleetApp(App[None]):
         """What the screen shows."""
         self._newest: Triage | None = None
         self._source = source
-        self._feed = DocumentFeed(source, self._hand_over, lambda error: self._post(Ended(error)))
+        self._feed = DocumentFeed(source, self._hand_over, lambda error: self._post(FailureMessage(error)))
         self._frozen = False
         self._sort, self._reverse, self._words = SORTS[0], False, ""
         self._trouble, self._answered = "", time.monotonic()
@@ -150,14 +150,14 @@ class FleetApp(App[None]):
         self._feed.stop()
 
     def _hand_over(self, update: FeedUpdate) -> None:
-        self._post(Updated(update))
+        self._post(FeedMessage(update))
 
     def _post(self, message: Message) -> None:
         """Called on the feed's thread, perhaps when the screen is already gone."""
         if self.is_running:
             self.post_message(message)
 
-    def on_updated(self, message: Updated) -> None:
+    def on_feed_message(self, message: FeedMessage) -> None:
         if message.update.notice:
             self._say(message.update.notice)
         if message.update.document is None:
@@ -168,7 +168,7 @@ class FleetApp(App[None]):
                 self.document = self._newest
         self._draw()
 
-    def on_ended(self, message: Ended) -> None:
+    def on_failure_message(self, message: FailureMessage) -> None:
         self.failure = message.error
         self.exit()
 

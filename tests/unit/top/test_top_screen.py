@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +24,7 @@ from kvitals.series.recordings import CaptureError
 from kvitals.ui.cli.top_app import KEYS, LIST_KEYS, VIEW_KEYS, EngineList, EngineScreen, FleetApp, HelpScreen
 from kvitals.ui.cli.top_table import SORTS, FleetTable, matching, sorted_rows
 from tests.fuzz import texts
-from tests.support.command import answer
+from tests.support.command import ROOT, answer
 from tests.support.fleet_documents import (
     HEAVY,
     PAIR,
@@ -366,3 +368,8 @@ def test_top_needs_a_terminal_or_once(tmp_path: Path) -> None:
     assert answer(["top", "--once", "--at", "5s", "http://127.0.0.1:9"]).code == 2
     assert answer(["top", "--once", str(tmp_path)]).code == 2
     assert answer(["top", "--once", "http://127.0.0.1:9"]).code == 3
+
+
+def test_the_library_is_imported_for_the_full_screen_alone() -> None:
+    code = "import sys, kvitals.ui.cli.top, kvitals.ui.cli.triage; sys.exit('textual' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
