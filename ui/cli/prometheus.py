@@ -6,6 +6,7 @@ import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -18,14 +19,15 @@ from kvitals.diagnoser.sources.presence import Presence
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.finding import Triage
 from kvitals.ui.cli.common import (
-    answer_console,
     configuration,
+    json_text,
     judged_until,
     parse_duration,
     parse_past,
     setup,
     status_console,
 )
+from kvitals.ui.cli.output import PrintedDocument, emit
 
 CONFIGURED = "[prometheus]"
 """Stands for the URL of the configuration."""
@@ -120,14 +122,34 @@ def check(args: argparse.Namespace) -> int:
     if args.source:
         raise UsageError("--prometheus reads a server: no URL of an engine beside it")
     found, there = look_at_server(access(args), setup(args), time.time())
-    console = answer_console()
     kind = "families of agents" if found.agents else "engines' own metrics, no agents"
-    console.print(f"{args.prometheus}: {kind}, sampled every {found.interval:.0f} s", soft_wrap=True)
-    _show(there, console, verbose=args.verbose)
+    title = f"{args.prometheus}: {kind}, sampled every {found.interval:.0f} s"
+
+    def show(console: Console) -> None:
+        console.print(title)
+        _show(there, console, verbose=args.verbose)
+
+    def encode() -> str:
+        about = {"prometheus": args.prometheus, "agents": found.agents, "interval": found.interval}
+        return json_text({**about, "pools": _pools(there), "absent": there.absent})
+
+    emit(PrintedDocument(title, show, encode), args.output)
     whole = there.engines and all(
         there.families.get(family, {}).get(pool) for pool in there.engines for family in _LEAST
     )
     return 0 if whole else 1
+
+
+def _pools(there: Presence) -> list[dict[str, Any]]:
+    """Each pool with its engines, and how many of them have each family."""
+    return [
+        {
+            "labels": dict(pool),
+            "engines": engines,
+            "families": {family: by_pool.get(pool, 0) for family, by_pool in there.families.items()},
+        }
+        for pool, engines in there.engines.items()
+    ]
 
 
 _LEAST = ("kvitals_requests_running", "kvitals_requests_waiting", "kvitals_ttft_seconds")

@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -14,7 +15,10 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from kvitals.app.demo import DEMO
+from kvitals.diagnoser.sources.presence import Presence
 from kvitals.rules.finding import Entity
+from kvitals.series.types import Labels
+from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.main import main
 from kvitals.ui.cli.output import FORMATS, MAX_SLACK, Block, Item, PrintedDocument, emit
 from kvitals.ui.cli.triage import _printed
@@ -137,3 +141,24 @@ def test_hostile_names_of_a_triage_are_text_in_every_format(capsys: pytest.Captu
         out = capsys.readouterr().out
         assert "<!channel>" not in out and "<script>" not in out
         assert form == "html" or "](https://" not in out  # in HTML these letters are no link
+
+
+def test_what_a_prometheus_has_is_a_document_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Labels({"pool": "<chat>"})
+    there = Presence({pool: 2}, {"kvitals_ttft_seconds": {pool: 1}}, {"kvitals_gpu_power_watts": ["GPU01"]})
+    survey = SimpleNamespace(agents=True, interval=15.0)
+    monkeypatch.setattr(prometheus, "look_at_server", lambda *_: (survey, there))
+    words = ("check", "--prometheus", "http://127.0.0.1:1")
+    code, out = run(capsys, *words, "-o", "json")
+    assert code == 1
+    assert json.loads(out) == {
+        "prometheus": "http://127.0.0.1:1",
+        "agents": True,
+        "interval": 15.0,
+        "pools": [{"labels": {"pool": "<chat>"}, "engines": 2, "families": {"kvitals_ttft_seconds": 1}}],
+        "absent": {"kvitals_gpu_power_watts": ["GPU01"]},
+    }
+    assert "<chat>" in run(capsys, *words)[1]
+    assert "&lt;chat&gt;" in run(capsys, *words, "-o", "html")[1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -157,6 +159,17 @@ def test_without_options_the_rules_are_those_that_are_checked_in() -> None:
         for kind in ("alerts", "recording"):
             text = export(kind, request)[f"{kind}.yaml"]
             assert yaml.safe_load(text) == yaml.safe_load((generated / metrics / f"{kind}.yaml").read_text())
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool")
+@pytest.mark.parametrize("metrics", ["agents", "engines"])
+def test_prometheus_takes_the_rules(metrics: str, tmp_path: Path) -> None:
+    scraped: Any = metrics
+    request = ExportRequest(knowledge(), replace(OTHER, alerts="extended"), Installation(scraped, SELECTOR, LABELS))
+    for kind in ("alerts", "recording"):
+        path = tmp_path / f"{kind}.yaml"
+        path.write_text(export(kind, request)[path.name])
+        subprocess.run(["promtool", "check", "rules", path], check=True, capture_output=True, timeout=60)
 
 
 def test_alertmanager_groups_by_the_installations_labels() -> None:
