@@ -355,12 +355,12 @@ def _always_offered(rule: Rule, lever: Lever, knowledge: Knowledge) -> bool:
 
 def _check_settings(lever: Lever, file: YamlFile) -> Found:
     for i, setting in enumerate(lever.settings):
-        if (setting.by == "flag") != setting.flag.startswith("-"):
-            yield (
-                file.line("settings", i, "flag"),
-                f"settings: `{setting.flag}`: a flag begins with a dash; `by: environment` or `by: request` names"
-                " something else",
-            )
+        dashed = setting.flag.startswith("-")
+        if setting.by == "flag" and not dashed:
+            text = "is no flag: a flag begins with a dash, and `by` names anything else (environment, request)"
+            yield file.line("settings", i, "flag"), f"settings: `{setting.flag}` {text}"
+        if setting.by != "flag" and dashed:
+            yield file.line("settings", i, "by"), f"settings: `{setting.flag}` is a flag, so leave out `by`"
         if bool(setting.to) == bool(setting.value):
             yield file.line("settings", i), "settings: either `to` (PromQL) or `value` (text)"
         for other in lever.settings[:i]:

@@ -184,6 +184,11 @@ UNREACHED = {
         "14: settings: for vllm 0.25 it is never reached",
     ),
     "a flag that is none": ("flag: --coffee", "flag: coffee", "13: settings: `coffee` is no flag"),
+    "a flag by the environment": (
+        "flag: --coffee",
+        "flag: --coffee, by: environment",
+        "13: settings: `--coffee` is a flag, so leave out `by`",
+    ),
     "two values": ('value: "1"', 'value: "1", to: "vector(1)"', "13: settings: either `to` (PromQL) or `value`"),
     "nothing to set": (LEVER[LEVER.index("settings:") : LEVER.index("references")], "", None),
 }
