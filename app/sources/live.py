@@ -21,6 +21,7 @@ from kvitals.app.errors import NoEngineError
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.promql import PromQLError
+from kvitals.series.recordings import Record
 
 INTERVAL_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 4.0  # the evidence's course begins here: shorter windows say nothing
