@@ -41,6 +41,7 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
+from kvitals.ui.cli.narrow import bar_columns, print_hanging
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit, is_text
 
 _STATE_STYLE = {"live": "green", "zero": "dim", "stale": "red", "missing": "red", "off": "yellow", "newer": "dim"}
@@ -171,15 +172,15 @@ def _head(target: InspectedTarget, console: Console) -> None:
 
 def _scores(scores: Sequence[Score], console: Console, verbose: bool) -> None:
     for score in scores:
-        filled = round(_BAR * score.have / score.of)
+        columns = bar_columns(console, beside=60, most=_BAR)
+        filled = round(columns * score.have / score.of)
         style = "green" if score.have == score.of else "yellow" if score.have else "red"
-        bar = [("█" * filled, style), ("░" * (_BAR - filled), "dim")]
-        console.print(
-            Text.assemble(f"  {score.journey:8} ", *bar, f" {score.have} of {score.of}  ", (score.title, "dim"))
-        )
+        bar = [("█" * filled, style), ("░" * (columns - filled), "dim")]
+        counted = Text.assemble(f"  {score.journey:8} ", *bar, f" {score.have} of {score.of}  ")
+        print_hanging(counted + Text(score.title, "dim"), console, counted.cell_len)
         shown = score.lacks if verbose else score.lacks[:MAX_LACKS]
         for lack in shown:
-            line = Text.assemble("lacks ", (lack.what, "yellow"), f" ({lack.remedy})")
+            line = Text.assemble("missing: ", (lack.what, "yellow"), f" ({lack.remedy})")
             console.print(Padding(line, (0, 0, 0, 11)))
         if len(shown) < len(score.lacks):
             console.print(f"           and {len(score.lacks) - len(shown)} more: --verbose", style="dim")

@@ -28,16 +28,16 @@ GROUPS = {
         "cache": "what the cache holds, what was lost, and which tenant paid for which",
         "trace": "where the time of a request went",
         "compare": "two engines or two windows, side by side",
-        "check": "which telemetry exists, what is wrong with it, and which flag enables more",
+        "check": "which metrics exist, what is wrong with them, which flags add more",
         "explain": "the page of a rule, metric, signal, lever or word",
         "lint": "what is wrong with boards and alerts, with the corrected query",
     },
     "plan": {
-        "whatif": "the hit rate with other memory, routing or eviction; the hit rate of each cache size",
-        "knee": "how much load engines carry, which limit binds, and which signals warn early",
+        "whatif": "the hit rate with other memory, routing or eviction, and by size",
+        "knee": "how much load engines carry, what binds, which signals warn early",
         "size": "how many GPUs a workload needs, and their cost",
         "review": "the week: tokens per GPU-hour, cost, waste, incidents, levers",
-        "upgrade": "which flags, defaults, metrics, boards and alerts change with a version of an engine",
+        "upgrade": "which flags, metrics, boards and alerts change with a version",
     },
     "change": {
         "patch": "the lever of a finding as a diff of the files that start the engine",
@@ -48,15 +48,15 @@ GROUPS = {
         "web": "the web page alone",
         "tap": "an observing proxy before one engine or router",
         "notify": "diagnose the alerts of a fleet and forward them",
-        "config": "init: a first kvitals.toml for this machine; check: what it says against what runs",
+        "config": "a first kvitals.toml for this machine; check one against what runs",
         "history": "what the agent keeps on disk: list, export, prune",
         "mcp": "verdicts for assistants, by the Model Context Protocol",
     },
     "record": {
-        "record": "record engines into a .kvcap file; replay one: its verdicts over time, or its pages as HTTP targets",
+        "record": "record engines into a .kvcap file; --replay: replay one",
     },
     "extend": {
-        "export": "boards, alerts, recording rules, Alertmanager's configuration, runbooks, the mixin",
+        "export": "boards, alerts, rules, Alertmanager's configuration, runbooks, mixin",
         "rules": "list and publish rules; write, test and lint your own",
     },
 }
@@ -75,16 +75,17 @@ PAST = re.compile(r"-\d[\d.]*(ms|s|m|h|d)?")
 
 MOMENTS = {"--at", "--from", "--to", "--before"}
 """Options that take it."""
-ABOUT = "Says what is wrong with an LLM serving system, proves it, and names the lever that fixes it."
+ABOUT = "What is wrong with an LLM serving system, the proof and the lever that fixes it."
 EXAMPLES = """\
-exit codes: 0 healthy or done, 1 findings, 2 bad use, 3 unknown or unreachable, 130 stopped
+exit codes: 0 healthy or done, 1 findings, 2 bad use, 3 unknown or unreachable,
+            130 stopped
 
-  kvitals triage                          the engines on this node
-  kvitals triage http://127.0.0.1:8000    a live engine, or a running kvitals agent
-  kvitals triage incident.kvcap           a recorded incident
-  kvitals triage --prometheus URL         a fleet, from the metrics in a Prometheus
-  kvitals triage --at=-2h                 two hours ago, from the agent's history
-  kvitals top                             the engines on this node, live on one screen
+  kvitals triage                        the engines on this node
+  kvitals triage http://127.0.0.1:8000  a live engine, or a running agent
+  kvitals triage incident.kvcap         a recorded incident
+  kvitals triage --prometheus URL       a fleet, from a Prometheus
+  kvitals triage --at=-2h               two hours ago, from the agent's history
+  kvitals top                           the engines on this node, live
 """
 
 
@@ -233,7 +234,7 @@ def _help() -> str:
     for group, commands in GROUPS.items():
         lines += ["", group, *(f"  {name:<{width}}{line}" for name, line in commands.items())]
     more = (
-        "kvitals COMMAND --help, kvitals help COMMAND: its options. kvitals --version: the version.",
+        "kvitals help COMMAND, kvitals COMMAND --help: its options. --version: version.",
         "kvitals completion bash|zsh|fish: completion for your shell.",
     )
     return "\n".join([*lines, "", *more, "", EXAMPLES])

@@ -350,12 +350,11 @@ def short_change(document: Triage, quoter: NameQuoter) -> ShortChange:
 
     def build(sizes: Sizes) -> ShortChange:
         length, items = sizes.characters, sizes.items
-        verdict = "not checked" if change.verdict == "can not be told" else change.verdict
         return ShortChange(
             at=utc(change.at),
             names=bounded_names(change.entity.labels),
             changed=[quoter.sentence(one, length) for one in change.changed[:items]],
-            verdict=verdict,
+            verdict=change.verdict,
             conclusion=quoter.sentence(change.conclusion, length),
             effects=[f"{one.title}: {one.text} ({one.verdict})" for one in change.effects[: items + 1]],
             cleared=change.gone[:items],

@@ -34,6 +34,11 @@ def test_help_lists_every_command_module_once(capsys: pytest.CaptureFixture[str]
     assert [name for name in entry.COMMANDS if f"\n  {name} " not in out] == []
 
 
+def test_the_help_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = _ended(capsys, "--help")
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
 @for_each("command", entry.COMMANDS)
 def test_each_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = _ended(capsys, command, "--help")
