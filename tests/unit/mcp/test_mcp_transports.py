@@ -33,6 +33,7 @@ from tests.support.processes import HOST, free_port
 from tests.unit.mcp.test_mcp_tools import CHARACTERS_A_TOKEN, DIAGNOSIS
 
 SHIPPED = DEMO.parent
+INCIDENTS = Path(__file__).parents[2] / "captures" / "incidents"
 SOURCE = "few_slots.kvcap"
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -98,7 +99,8 @@ async def test_the_client_over_http_gets_the_verdict(mode: str) -> None:
 
 @pytest.mark.system
 async def test_every_recorded_incident_has_the_verdict_of_triage_over_http() -> None:
-    files = incidents()
+    files = [*incidents(), *sorted(INCIDENTS.glob("*.kvcap"))]
+    assert len(files) > 100
     sources = offered(*files)
     wrong: dict[str, Any] = {}
     async with url_of_server(sources) as url, Client(streamable_http_client(url)) as client:
