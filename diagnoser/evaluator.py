@@ -527,8 +527,8 @@ class Judge:
         at = span.at
         if verdict.truth:
             if memory.true_since is None:
-                since = self._short.get(f"{rule.code}{entity}", at)
-                memory.true_since, memory.from_start = since, self._since is None
+                memory.true_since = self._short.get(f"{rule.code}{entity}", at)
+                memory.from_start = self._since is None
             memory.last_true = at
             held = at - memory.true_since
             # What a window without history showed goes on: it does not end because there is history now.

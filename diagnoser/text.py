@@ -18,6 +18,7 @@ _SUFFIX = {
 _LASTING = ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (120, 60, "min"))
 """From so many seconds on, in units of so many."""
 UNKNOWN = "unknown"
+_BRACKETS = re.compile(r" \([^()]*\)")
 _SENTENCE_END = re.compile(r"(?<=[.;]) +(?=[A-Z{])")
 MORE_DIGITS = 8
 """That a number is printed with at most, beyond the usual ones, to tell it from its limit."""
@@ -95,12 +96,14 @@ def fill(template: str, value: Callable[[str], str]) -> str:
 
 
 def fill_known(template: str, value: Callable[[str], str]) -> str:
-    """The same without the sentences that have an unknown number; all of them where each has one."""
-    sentences = _SENTENCE_END.split(template.strip())
+    """The same without the brackets, then without the sentences, that have an unknown number; all sentences where each
+    has one."""
+
+    def lacks(text: str) -> bool:
+        return UNKNOWN in [value(name) for name in PLACEHOLDER.findall(text)]
+
+    whole = _BRACKETS.sub(lambda found: "" if lacks(found[0]) else found[0], template.strip())
+    sentences = _SENTENCE_END.split(whole)
     filled = [fill(sentence, value) for sentence in sentences]
-    known = [
-        text
-        for sentence, text in zip(sentences, filled, strict=True)
-        if UNKNOWN not in [value(name) for name in PLACEHOLDER.findall(sentence)]
-    ]
+    known = [text for sentence, text in zip(sentences, filled, strict=True) if not lacks(sentence)]
     return " ".join(known or filled)

@@ -176,6 +176,12 @@ def _grown(pipeline: Pipeline, document: Triage, name: str, bound: float | None)
 
 def _told(template: str, measures: Mapping[str, Measure]) -> Iterator[tuple[str, str]]:
     """The signals of a rule's sentences with their values as text; a sentence with an unknown number is left out."""
+    known = {name for name, measure in measures.items() if measure.value is not None}
+
+    def whole(found: re.Match[str]) -> str:
+        return found[0] if known.issuperset(set(PLACEHOLDER.findall(found[0])) & measures.keys()) else ""
+
+    template = re.sub(r" \([^()]*\)", whole, template)
     for sentence in re.split(r"(?<=[.;]) +(?=[A-Z{])", template.strip()):
         names = [name for name in PLACEHOLDER.findall(sentence) if name in measures]
         if all(measures[name].value is not None for name in names):

@@ -25,6 +25,12 @@ def test_a_sentence_with_an_unknown_number_is_left_out() -> None:
     assert fill_known("It runs {gone}. It waits {there}; {there} is much.", value) == "It waits 3 s; 3 s is much."
 
 
+def test_a_bracket_with_an_unknown_number_is_left_out() -> None:
+    assert fill_known("The limit binds (slots: {gone}), not memory ({there}).", value) == (
+        "The limit binds, not memory (3 s)."
+    )
+
+
 def test_where_nothing_is_known_all_is_said() -> None:
     assert fill_known("It runs {gone}.", value) == "It runs unknown."
 
