@@ -273,7 +273,7 @@ class Regime(Struct, frozen=True, kw_only=True):
         """What follows the verdict."""
         was = {True: "no trouble found", None: "not enough data to judge", False: f"“{self.before.rstrip('.')}”"}
         at = datetime.fromtimestamp(self.since, UTC)
-        return f"Since {at:%H:%M:%S} UTC; before: {was[self.before_healthy]}."
+        return f"Load or latency changed at {at:%H:%M:%S} UTC; before: {was[self.before_healthy]}."
 
 
 class Triage(Struct, frozen=True, kw_only=True):

@@ -59,9 +59,7 @@ def expander(driver: webdriver.Chrome, label: str) -> webdriver.remote.webelemen
 
 
 @pytest.mark.parametrize("look", ["light-1280", "dark-1280", "light-390", "dark-390"])
-@pytest.mark.parametrize(
-    ("name", "word"), [("unhealthy", "Unhealthy"), ("healthy", "Healthy"), ("unknown", "Unknown")]
-)
+@pytest.mark.parametrize(("name", "word"), [("unhealthy", "Unhealthy"), ("healthy", "Healthy"), ("unknown", "Unknown")])
 def test_the_verdict_is_seen(
     api: Stub, url: str, driver: webdriver.Chrome, tmp_path: Path, name: str, word: str, look: str
 ) -> None:

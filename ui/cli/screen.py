@@ -33,7 +33,7 @@ EVENTS = "ENG"
 """The group of rules whose notes are printed: a restart, rejected clients, a silent replica. These are no trouble by
 themselves, and explain what a reader sees elsewhere."""
 
-LEVERS = ((2, 2, 3), (2, 1, 3), (1, 1, 3), (1, 1, 0), (1, 0, 0))
+LEVERS = ((2, 2, 3), (2, 2, 0), (2, 1, 0), (1, 1, 0), (1, 0, 0))
 """How many levers without and with a restart, and how many notes, are printed: the first of these that fits."""
 
 
