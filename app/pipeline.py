@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
@@ -222,7 +222,7 @@ class Pipeline:
         """The document's verdict; the document itself is made when somebody asks for it."""
         if self.span is None or self._document is not None:
             return self.triage().verdict
-        return self._with_regime(headline(self.judge, self.judgements, self.span, self._mutes()))
+        return headline(self.judge, self.judgements, self.span, self._mutes())
 
     def brief(self, before: Brief | None) -> Brief:
         """The beginning of the document of the last moment that was observed; the document is not made for it.
@@ -230,11 +230,7 @@ class Pipeline:
         if self.span is None:
             raise RuntimeError("observe() comes first")
         open_ = before.open if before is not None else ()
-        found = brief(self.judge, self.judgements, self.span, self._mutes(), open_)
-        return replace(found, verdict=self._with_regime(found.verdict))
-
-    def _with_regime(self, verdict: str) -> str:
-        return verdict if self.regime is None else f"{verdict} {self.regime.sentence}"
+        return brief(self.judge, self.judgements, self.span, self._mutes(), open_)
 
     def true_findings(self, known: Container[str] = ()) -> dict[str, Finding | None]:
         """The findings of the document that are true, muted ones included, by episode; the document is not made for
@@ -245,7 +241,7 @@ class Pipeline:
         document = triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())
         document = with_engines(document, self.judge, self.judgements, span)
         document = self.replays.told(document, self.setup.knowledge)
-        document = msgspec.structs.replace(document, verdict=self._with_regime(document.verdict), regime=self.regime)
+        document = msgspec.structs.replace(document, regime=self.regime)
         ledger = self.node.ledger
         return document if ledger is None else with_last_cascade(document, ledger.cascades.report())
 

@@ -270,7 +270,7 @@ class Regime(Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """What follows the verdict."""
+        """When the change was, and the verdict before it."""
         was = {True: "no trouble found", None: "not enough data to judge", False: f"“{self.before.rstrip('.')}”"}
         at = datetime.fromtimestamp(self.since, UTC)
         return f"Load or latency changed at {at:%H:%M:%S} UTC; before: {was[self.before_healthy]}."

@@ -14,7 +14,7 @@ import yaml
 
 from kvitals.app.patch.argument_sites import ListSite
 from kvitals.app.patch.engine_command import EngineCommand
-from kvitals.app.patch.lever_change import FlagChange, PatchError, canonical_name
+from kvitals.app.patch.lever_change import FlagEdit, PatchError, canonical_name
 from kvitals.app.patch.source_text import TextEdit
 from kvitals.app.patch.yaml_nodes import entries, scalar_items, text_of
 
@@ -39,10 +39,10 @@ class ChartModel:
     system: str = "vllm"
     notes: Sequence[str] = ()
 
-    def edits(self, changes: Sequence[FlagChange]) -> list[TextEdit]:
+    def edits(self, changes: Sequence[FlagEdit]) -> list[TextEdit]:
         """The edits that make the changes; none where the values have them already."""
         edits: list[TextEdit] = []
-        rest: list[FlagChange] = []
+        rest: list[FlagEdit] = []
         for change in changes:
             name = canonical_name(change.flag, self.system)
             key = VALUE_KEYS.get(name) or SWITCH_KEYS.get(name)
@@ -54,11 +54,11 @@ class ChartModel:
             rest += _without(change)
         return [*edits, *self._extra_edits(rest)]
 
-    def has(self, changes: Sequence[FlagChange]) -> bool:
+    def has(self, changes: Sequence[FlagEdit]) -> bool:
         """Whether each changed flag is set exactly once, with its value."""
         return all(self._has(change) for change in changes)
 
-    def _has(self, change: FlagChange) -> bool:
+    def _has(self, change: FlagEdit) -> bool:
         name = canonical_name(change.flag, self.system)
         key, extra, known = VALUE_KEYS.get(name) or SWITCH_KEYS.get(name), self._extra(), entries(self.config)
         if key is None or (change.action == "remove" and name in VALUE_KEYS):
@@ -93,7 +93,7 @@ class ChartModel:
         site = ListSite(self.file, node, scalar_items(node))
         return EngineCommand(self.name, self.system, [(site, 0)], site)
 
-    def _extra_edits(self, changes: Sequence[FlagChange]) -> list[TextEdit]:
+    def _extra_edits(self, changes: Sequence[FlagEdit]) -> list[TextEdit]:
         extra = self._extra()
         if extra is not None:
             return extra.edits(changes)
@@ -111,10 +111,10 @@ class ChartModel:
         return [self._new_line(f"extraArgs:{items}")]
 
 
-def _without(change: FlagChange) -> list[FlagChange]:
+def _without(change: FlagEdit) -> list[FlagEdit]:
     """The removal of a flag and its opposite from extraArgs, which the template writes after the flag of the key."""
     opposite = f"--no-{change.flag.removeprefix('--')}"
-    return [FlagChange(change.flag, "remove"), FlagChange(opposite, "remove")]
+    return [FlagEdit(change.flag, "remove"), FlagEdit(opposite, "remove")]
 
 
 def chart_models(content: str, document: yaml.Node) -> Iterator[ChartModel]:

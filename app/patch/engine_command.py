@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kvitals.agent.command_line import launched_engine
 from kvitals.app.patch.argument_sites import ArgumentSite
-from kvitals.app.patch.lever_change import FlagChange, PatchError, canonical_name, compact, is_json, opposite_name
+from kvitals.app.patch.lever_change import FlagEdit, PatchError, canonical_name, compact, is_json, opposite_name
 from kvitals.app.patch.source_text import TextEdit
 
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
@@ -49,7 +49,7 @@ class EngineCommand:
         for site, begin in self.arguments:
             yield from _uses(site, begin, self.system)
 
-    def edits(self, changes: Sequence[FlagChange]) -> list[TextEdit]:
+    def edits(self, changes: Sequence[FlagEdit]) -> list[TextEdit]:
         """The edits that make the changes; none where the command has them already."""
         edits: list[TextEdit] = []
         added: list[list[str]] = []
@@ -60,11 +60,11 @@ class EngineCommand:
             added += missing
         return [*edits, self.insertion.insert(added)] if added else edits
 
-    def has(self, changes: Sequence[FlagChange]) -> bool:
+    def has(self, changes: Sequence[FlagEdit]) -> bool:
         """Whether each changed flag is there exactly once, with its value, and a removed one is not."""
         return all(self._has(change, list(self.uses())) for change in changes)
 
-    def _edits_of(self, change: FlagChange, known: Sequence[FlagUse]) -> tuple[list[TextEdit], list[list[str]]]:
+    def _edits_of(self, change: FlagEdit, known: Sequence[FlagUse]) -> tuple[list[TextEdit], list[list[str]]]:
         name = canonical_name(change.flag, self.system)
         same = [one for one in known if one.name.partition(".")[0] == name]
         against = [one for one in known if one.name == opposite_name(name)]
@@ -80,7 +80,7 @@ class EngineCommand:
             return edits, [[change.flag] if change.action == "switch" else [change.flag, value]]
         return [*edits, *_edited(keep, change, value)], []
 
-    def _has(self, change: FlagChange, known: Sequence[FlagUse]) -> bool:
+    def _has(self, change: FlagEdit, known: Sequence[FlagUse]) -> bool:
         name = canonical_name(change.flag, self.system)
         same = [one for one in known if one.name.partition(".")[0] == name]
         if change.action == "remove":
@@ -140,7 +140,7 @@ def _removed(uses: Sequence[FlagUse]) -> list[TextEdit]:
     return [edit for use in uses for edit in use.site.remove(use.first, use.last)]
 
 
-def _edited(use: FlagUse, change: FlagChange, value: str) -> list[TextEdit]:
+def _edited(use: FlagUse, change: FlagEdit, value: str) -> list[TextEdit]:
     """The edit of a flag that is there; none where it has the value already."""
     if change.action == "switch":
         return [] if use.value is None else [use.site.replace(use.first, use.written)]
@@ -153,7 +153,7 @@ def _edited(use: FlagUse, change: FlagChange, value: str) -> list[TextEdit]:
     return [use.site.replace(use.last, value)]
 
 
-def _merged_value(change: FlagChange, whole: Sequence[FlagUse]) -> str:
+def _merged_value(change: FlagEdit, whole: Sequence[FlagUse]) -> str:
     """Today's JSON with the changed keys."""
     today = whole[-1].value if whole else None
     if not today:

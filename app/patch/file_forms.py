@@ -13,7 +13,7 @@ import yaml
 from kvitals.app.patch.argument_sites import ArgumentSite, ListSite, ShellSite
 from kvitals.app.patch.chart_values import ChartModel, chart_models
 from kvitals.app.patch.engine_command import EngineCommand, engine_start
-from kvitals.app.patch.lever_change import FlagChange, PatchError
+from kvitals.app.patch.lever_change import FlagEdit, PatchError
 from kvitals.app.patch.source_text import (
     SourceText,
     TextEdit,
@@ -52,9 +52,9 @@ class PatchableCommand(Protocol):
     @property
     def notes(self) -> Sequence[str]: ...
 
-    def edits(self, changes: Sequence[FlagChange]) -> list[TextEdit]: ...
+    def edits(self, changes: Sequence[FlagEdit]) -> list[TextEdit]: ...
 
-    def has(self, changes: Sequence[FlagChange]) -> bool: ...
+    def has(self, changes: Sequence[FlagEdit]) -> bool: ...
 
 
 def engine_commands(path: str, content: str) -> list[PatchableCommand]:

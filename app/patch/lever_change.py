@@ -23,7 +23,7 @@ class PatchError(Exception):
 
 
 @dataclass(frozen=True)
-class FlagChange:
+class FlagEdit:
     """One flag. value: what it is set to; of `merge` the JSON object that is merged into today's. family: the beginning
     of further flags that are removed with it."""
 
@@ -38,7 +38,7 @@ class FlagChange:
         return dict(json.loads(self.value))
 
 
-def flag_changes(setting: LeverSetting, value: str | None = None) -> list[FlagChange]:
+def flag_changes(setting: LeverSetting, value: str | None = None) -> list[FlagEdit]:
     """The changes of a setting. value: what the operator sets in place of the setting's own.
 
     Raises PatchError where the setting has no value that a command line takes.
@@ -48,17 +48,17 @@ def flag_changes(setting: LeverSetting, value: str | None = None) -> list[FlagCh
         raise PatchError(f"the setting `{setting.flag}` is no flag of a command line; change it as the lever describes")
     if any(word.startswith("--extra_") for word in words) or "_" in words[0]:
         raise PatchError(f"`{setting.flag}` is a key of a configuration file, not a flag; change that file by hand")
-    changes: list[FlagChange] = []
+    changes: list[FlagEdit] = []
     for word in words:
         if word.startswith("--"):
-            changes.append(FlagChange(word, "switch"))
+            changes.append(FlagEdit(word, "switch"))
         else:
             changes[-1] = replace(changes[-1], action="set", value=word)
     changes[-1] = _with_value(changes[-1], setting, setting.to if value is None else value)
     return changes
 
 
-def _with_value(change: FlagChange, setting: LeverSetting, text: str) -> FlagChange:
+def _with_value(change: FlagEdit, setting: LeverSetting, text: str) -> FlagEdit:
     if text == ON:
         return change
     if text == REMOVE:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvitals.app.patch.file_forms import PatchableCommand, engine_commands
-from kvitals.app.patch.lever_change import FlagChange, PatchError, flag_changes
+from kvitals.app.patch.lever_change import FlagEdit, PatchError, flag_changes
 from kvitals.app.patch.pull_request import description
 from kvitals.app.patch.source_text import apply_edits
 from kvitals.rules.finding import Finding, LeverAdvice, Triage
@@ -64,7 +64,7 @@ def unified_diff(path: str, before: str, after: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def _chosen(document: Triage, request: PatchRequest) -> tuple[Finding, LeverAdvice, list[FlagChange]]:
+def _chosen(document: Triage, request: PatchRequest) -> tuple[Finding, LeverAdvice, list[FlagEdit]]:
     """The finding, its lever and the changes: the first that can be written. Raises PatchError with the reasons."""
     reasons: list[str] = []
     for finding in _candidates(document, request.finding):
@@ -124,7 +124,7 @@ def _of_system(
 
 
 def _changed(
-    path: str, content: str, commands: Sequence[PatchableCommand], changes: Sequence[FlagChange]
+    path: str, content: str, commands: Sequence[PatchableCommand], changes: Sequence[FlagEdit]
 ) -> tuple[str, list[str]]:
     """The content with the changes, read again and found right, and what a reviewer must look at."""
     after = content
@@ -142,7 +142,7 @@ def _changed(
     return after, list(command.notes)
 
 
-def _written(change: FlagChange) -> str:
+def _written(change: FlagEdit) -> str:
     if change.action == "remove":
         return f"(remove {change.flag})"
     return change.flag if change.action == "switch" else f"{change.flag} {change.value}"

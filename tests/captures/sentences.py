@@ -37,7 +37,6 @@ _PART = re.compile(rf"\b(?P<part>{_NUMBER}) of (?:the |its )?(?P<whole>{_NUMBER}
 _LASTED = re.compile(r"first tokens in time in (?P<seconds>[\d.,]+ (?:s|min|h))")
 _STRETCH = re.compile(r"\d\d:\d\d:\d\d to (?:\S+ )?\d\d:\d\d:\d\d UTC")
 """The time of the look-ups that a prediction replays, in its method: its figures are of that time."""
-_SINCE = re.compile(r"Since (?P<at>\d\d:\d\d:\d\d) UTC")
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "above": lambda left, right: left > right,
     "below": lambda left, right: left < right,
@@ -100,12 +99,9 @@ def _timed(document: Triage) -> Iterator[str]:
         yield f"the window is of {window.seconds} s, and begins at {window.start} and ends at {window.end}"
     if (lasted := _LASTED.search(document.verdict)) and lasted["seconds"] != render(window.seconds, "seconds"):
         yield f"the window is of {window.seconds} s, and the verdict is “{document.verdict}”"
-    since = _SINCE.search(document.verdict)
-    if (since is None) != (regime is None):
-        yield f"the regime is {regime}, and the verdict is “{document.verdict}”"
-    if since is not None and regime is not None:
-        if datetime.fromtimestamp(regime.since, UTC).strftime("%H:%M:%S") != since["at"]:
-            yield f"the regime began at {regime.since}, and the verdict is “{document.verdict}”"
+    if regime is not None:
+        if datetime.fromtimestamp(regime.since, UTC).strftime("%H:%M:%S") not in regime.sentence:
+            yield f"the regime began at {regime.since}, and its sentence is “{regime.sentence}”"
         if not regime.before_start < regime.since <= window.start + 0.01 < window.end:
             yield f"the regime {regime} is not before the window from {window.start}"
     for finding in (*document.causes, *document.symptoms, *document.telemetry, *document.notes):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from kvitals.app import cache as caches
 from kvitals.app import request_sources, timeseries_sources
@@ -191,7 +192,7 @@ def test_a_load_that_knee_names_is_one_of_its_chart(name: str) -> None:
     for point in points(name):
         for limit in point.limits:
             assert limit.holds_to is None or limit.holds_to <= max(one.highest for one in point.bins)
-        shown = "\n".join(line.plain for line in knee.chart(point))
+        shown = "\n".join(line.plain for line in knee.chart(point, Console(width=120)))
         assert point.now is None or not point.bins or f"now {point.now:.1f}" in shown
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -36,7 +36,7 @@ def show(document: Triage, console: Console, *, verbose: bool = False) -> None:
     _head(document, console)
     if document.since_change is not None:
         show_change(document.since_change, console)
-    console.print(verdict_line(document))
+    console.print(Group(*verdict_lines(document)))
     if document.symptoms and not document.causes and document.healthy is False:
         console.print(_indent("No known cause matches. The symptoms are below."))
     for finding, others in _each_rule(document.leading):
@@ -68,7 +68,14 @@ def spark(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
     return "".join(_BARS[min(7, max(0, round(7 * v / top)))] for v in kept)
 
 
+def verdict_lines(document: Triage) -> list[Text]:
+    """The verdict, and the change of load or latency after which the window begins."""
+    regime = document.regime
+    return [verdict_line(document), *([] if regime is None else [Text(regime.sentence, style="dim")])]
+
+
 def verdict_line(document: Triage) -> Text:
+    """The verdict, marked as good, bad or unknown."""
     mark = {True: "✓ ", False: "✗ ", None: "? "}[document.healthy]
     style = {True: "bold green", False: "bold red", None: "bold yellow"}[document.healthy]
     return Text(mark + document.verdict, style=style)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kvitals.rules.finding import Finding, LeverAdvice, SloInForce, Triage
 from kvitals.ui.cli.output import Block, Item
-from kvitals.ui.cli.render import SEVERITY_STYLE, change_of, moment, names, show_change, spark, verdict_line
+from kvitals.ui.cli.render import SEVERITY_STYLE, change_of, moment, names, show_change, spark, verdict_lines
 
 LINES = 25
 """What a terminal of the usual height shows, less the prompt."""
@@ -94,7 +94,7 @@ def _parts(document: Triage, now: int, later: int, notes: int, width: int) -> li
     """Everything from the source to the last line. now, later: levers without and with a restart; width: columns."""
     leading = document.leading
     first, others = (leading[0] if leading else None), leading[1:]
-    parts: list[RenderableType] = [_head(document), *_objectives(document.slo), verdict_line(document)]
+    parts: list[RenderableType] = [_head(document), *_objectives(document.slo), *verdict_lines(document)]
     if document.symptoms and not document.causes and document.healthy is False:
         parts.append(Text("No known cause matches. The first symptom is below.", style="dim"))
     if first is not None:

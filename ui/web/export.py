@@ -15,6 +15,8 @@ def document(triage: Triage, link: str = "") -> str:
     lines = [f"# {plain(triage.verdict)}", ""]
     lines += [f"{triage.source.kind} {plain(triage.source.name)}, {triage.window.seconds:.0f} s up to "
               f"{moment(triage.window.end)}.", ""]  # fmt: skip
+    if triage.regime is not None:
+        lines += [plain(triage.regime.sentence), ""]
     if triage.slo:
         objectives = ", ".join(f"{plain(s.name)} {s.seconds:g} s ({plain(s.source)})" for s in triage.slo)
         lines += [f"Objectives: {objectives}.", ""]

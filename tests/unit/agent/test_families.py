@@ -254,10 +254,10 @@ def test_a_version_that_is_told_replaces_the_guess():
     watched = Watched()
     watched.feed(page("loaded"))
     assert next(iter(watched.now("kvitals_engine_info")))["version_source"] == "names on the page"
-    watched.translator.learn(VERSION, {}, {"version": "0.33.1"})
+    watched.translator.learn(VERSION, {}, {"version": "0.34.1"})
     watched.feed(page("after"))
     [info] = watched.now("kvitals_engine_info")
-    assert (info["version"], info["version_source"], info["untested"]) == ("0.33.1", "version endpoint", "true")
+    assert (info["version"], info["version_source"], info["untested"]) == ("0.34.1", "version endpoint", "true")
     assert watched.one("kvitals_preemptions_total") == [5.0, 15.0]
 
 

@@ -91,7 +91,8 @@ def test_a_cause_that_began_in_the_window_is_stated_with_its_time() -> None:
     now = regime(BEGAN)
     assert now is not None and now.before_healthy is True
     assert now.since - START == pytest.approx(30, abs=2)
-    assert now.sentence.startswith("Load or latency changed at 22:13:5") and now.sentence.endswith("UTC; before: no trouble found.")
+    assert now.sentence.startswith("Load or latency changed at 22:13:5")
+    assert now.sentence.endswith("UTC; before: no trouble found.")
     assert now.changed == ["e: requests in flight 4 requests → 9 requests"]
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from kvitals.app.demo import DEMO
 from kvitals.app.patch.file_forms import engine_commands
-from kvitals.app.patch.lever_change import FlagChange, PatchError, flag_changes
+from kvitals.app.patch.lever_change import FlagEdit, PatchError, flag_changes
 from kvitals.app.patch.source_text import apply_edits
 from kvitals.rules.finding import LeverSetting
 from kvitals.ui.cli.main import main
 
 SHIPPED = DEMO.parent
-SLOTS = [FlagChange("--max-num-seqs", "set", "16")]
+SLOTS = [FlagEdit("--max-num-seqs", "set", "16")]
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -26,7 +26,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return stop.value.code, answer.out, answer.err
 
 
-def changed(path: str, content: str, changes: list[FlagChange] = SLOTS) -> str:
+def changed(path: str, content: str, changes: list[FlagEdit] = SLOTS) -> str:
     (command,) = engine_commands(path, content)
     after = apply_edits(content, command.edits(changes))
     (again,) = engine_commands(path, after)
@@ -89,7 +89,7 @@ def test_a_described_value_is_given_with_set() -> None:
     setting = LeverSetting("--max-cpu-loras", "", "adapters that are active within an hour", True, "")
     with pytest.raises(PatchError, match="give it with --set VALUE"):
         flag_changes(setting)
-    assert flag_changes(setting, "8") == [FlagChange("--max-cpu-loras", "set", "8")]
+    assert flag_changes(setting, "8") == [FlagEdit("--max-cpu-loras", "set", "8")]
 
 
 def test_keys_of_a_json_value_are_merged() -> None:
@@ -199,6 +199,6 @@ def test_aliases_of_a_hostile_file_are_followed_once() -> None:
 
 
 def test_percent_signs_of_a_unit_are_doubled() -> None:
-    changes = [FlagChange("--served-model-name", "set", "a%b")]
+    changes = [FlagEdit("--served-model-name", "set", "a%b")]
     after = changed("engine.service", "[Service]\nExecStart=/usr/bin/vllm serve m\n", changes)
     assert "ExecStart=/usr/bin/vllm serve m --served-model-name a%%b\n" in after

@@ -15,7 +15,7 @@ import yaml
 
 from kvitals.agent.command_line import launched_engine, parse
 from kvitals.app.patch.file_forms import engine_commands
-from kvitals.app.patch.lever_change import FlagChange, PatchError, canonical_name, flag_changes
+from kvitals.app.patch.lever_change import FlagEdit, PatchError, canonical_name, flag_changes
 from kvitals.app.patch.proposal import unified_diff
 from kvitals.app.patch.source_text import apply_edits
 from kvitals.rules.finding import LeverSetting
@@ -28,16 +28,16 @@ PRESENT = ("absent", "spaced", "equals", "underscored", "twice", "opposite")
 
 @cache
 def settings(system: str) -> list[tuple[str, LeverSetting]]:
-    """Each setting of each lever, with 3 where the value is calculated."""
+    """Each setting of each lever that is a flag of a command line, with 3 where the value is calculated."""
     return [
         (f"{lever.name}-{index}", LeverSetting(one.flag, "", one.value or "3", True, ""))
         for lever in load().levers.values()
         for index, one in enumerate(lever.settings)
-        if one.system == system
+        if one.system == system and one.by == "flag"
     ]
 
 
-def changes_of(setting: LeverSetting) -> list[FlagChange]:
+def changes_of(setting: LeverSetting) -> list[FlagEdit]:
     """The changes, with a value of the operator's where the lever only describes it. Raises PatchError."""
     try:
         return flag_changes(setting)
@@ -47,7 +47,7 @@ def changes_of(setting: LeverSetting) -> list[FlagChange]:
     return flag_changes(setting, "5")
 
 
-def today(change: FlagChange, present: str) -> list[str]:
+def today(change: FlagEdit, present: str) -> list[str]:
     """The flag as the file has it before the change."""
     name, before = change.flag, '{"old":1}' if change.value[:1] == "{" else "old"
     valued = change.action != "switch" and name not in ("--enforce-eager",) and "disable-" not in name
@@ -65,7 +65,7 @@ def today(change: FlagChange, present: str) -> list[str]:
     return [written, before] * (2 if present == "twice" else 1)
 
 
-def cases(system: str, form: str) -> Iterator[tuple[str, list[FlagChange], list[str]]]:
+def cases(system: str, form: str) -> Iterator[tuple[str, list[FlagEdit], list[str]]]:
     """Each setting with the flag absent and in one other way; over the forms, in all of them. In one form all ways."""
     turn = list(FORMS).index(form)
     for number, (name, setting) in enumerate(settings(system)):
@@ -130,7 +130,7 @@ def comments(content: str) -> list[str]:
     return [line.partition("#")[2] for line in content.splitlines() if "#" in line]
 
 
-def check(words: list[str], system: str, changes: list[FlagChange]) -> None:
+def check(words: list[str], system: str, changes: list[FlagEdit]) -> None:
     """The engine is still started, and each flag is there once with its value."""
     launched = launched_engine(words)
     assert launched is not None, words

@@ -23,7 +23,7 @@ from kvitals.ui.review.sections import Chart, sections
 from kvitals.ui.web import commands, graphs, source_registry
 from kvitals.ui.web.commands import CommandOutput
 from kvitals.ui.web.failure import Failure, UnansweredError
-from kvitals.ui.web.views.efficiency import DRAWN, stacked
+from kvitals.ui.web.views.efficiency import DRAWN, gpu_time_rectangles
 from tests.unit.review.test_review_whole import HOSTILE, asked, knowledge, made  # noqa: F401 (fixtures)
 from tests.unit.web.looking import run, sound, words
 
@@ -125,7 +125,7 @@ def test_every_chart_of_a_review_is_drawn(made: Review) -> None:  # noqa: F811
 
 def test_the_parts_of_the_gpu_time_stack_to_each_steps_total(made: Review) -> None:  # noqa: F811
     """They were drawn as dashes that float at the height of each part."""
-    rows, parts = stacked(made), made.courses.parts
+    rows, parts = gpu_time_rectangles(made), made.courses.parts
     for at, end in enumerate(made.courses.ends):
         pile = [row for row in rows if row["to"] == graphs.milliseconds(end)]
         edges = [0.0] + [row["high"] for row in pile]

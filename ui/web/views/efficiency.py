@@ -121,7 +121,7 @@ def _went(review: Review) -> Any:
 
     The edges are computed here: Vega-Lite does not stack bars that have a beginning and an end on the other axis.
     """
-    rows = stacked(review)
+    rows = gpu_time_rectangles(review)
     titles = [title for name, title in NAMES.items() if name in COLOURS and any(row["part"] == title for row in rows)]
     colours = [COLOURS[name] for name, title in NAMES.items() if title in titles]
     return (
@@ -140,7 +140,7 @@ def _went(review: Review) -> Any:
     )  # fmt: skip
 
 
-def stacked(review: Review) -> list[dict[str, Any]]:
+def gpu_time_rectangles(review: Review) -> list[dict[str, Any]]:
     """A rectangle for each step and part of the GPU time: its edges in time and in GPU-hours."""
     rows: list[dict[str, Any]] = []
     for at, end in enumerate(review.courses.ends):

@@ -83,6 +83,8 @@ def _verdict(triage: Triage, zone: tzinfo | None) -> None:
     with st.container(key=f"verdict-{name}"):
         st.markdown(f"**{icon} {word}**")
         st.markdown(f"# {literal(triage.verdict)}")
+        if triage.regime is not None:
+            st.markdown(literal(triage.regime.sentence))
         window = f"window of {span(triage.window.seconds)} up to {moment(triage.window.end, zone)}"
         if triage.window.cold:
             window += ", nothing seen before it"
