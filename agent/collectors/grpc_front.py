@@ -1,23 +1,59 @@
-"""The connections of a gRPC server: how many, from whom, and for how long each may be quiet.
+"""The connections and calls of a gRPC server: how many, from whom, and for how long each may be quiet.
 
-    front = Front(row, path)           # path: the Unix socket of the gRPC server
+    front = Front(row, path, tls, refused)   # path: the Unix socket of the gRPC server
     port = await front.open(host, port)
 
 gRPC's core limits connections as a whole and not by address, so one client with idle connections would keep all others
-out. A front accepts the connections and passes bytes to the core's Unix socket, TLS included. Its connections are in a
+out. A front accepts the connections, TLS included, and passes bytes to the core's Unix socket. Its connections are in a
 `ConnectionTable`, as those of every other listener: where there is no room, the connection that has been quiet for
 longest gives way. One connection costs three open files.
+
+The core keeps header blocks of any length and has one limit of calls for all clients. So the front follows the heads of
+the frames (`kvitals.agent.collectors.http2_framing`): it ends connections with header blocks or control frames beyond
+their limits, and shares the calls among the clients (`kvitals.agent.collectors.grpc_calls`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import structlog
+
+from kvitals.agent.collectors.grpc_calls import Call, CallTable
+from kvitals.agent.collectors.http2_framing import (
+    CANCEL,
+    DATA,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    REFUSED_STREAM,
+    RST_STREAM,
+    Frame,
+    FrameBudget,
+    Framing,
+    FramingError,
+    is_idle,
+    reset,
+)
 from kvitals.agent.connection_table import ConnectionTable, Waiting
 from kvitals.agent.listeners import Listener
 
+log = structlog.get_logger(__name__)
+
+MAX_CALLS = 16
+"""At one time, of all connections. The core keeps each one's request until it is whole."""
+
+ANSWER_SECONDS = 10.0
+"""A call whose request has come gives way after so long: its client does not read the answer."""
+
+END_COST = 100.0
+"""Frames that a call which gives way costs its connection, so that one which only opens calls ends."""
+
+LOG_SECONDS = 60.0
 QUIET_SECONDS = 1.0
 """A connection that sent something within this time does not give way."""
 
@@ -27,12 +63,25 @@ BACKLOG = 128
 
 
 class Front:
-    """The public address of a gRPC server. On one event loop."""
+    """The public address of a gRPC server. On one event loop.
 
-    def __init__(self, row: Listener, path: Path) -> None:
+    tls: the server's side of TLS, where it has one. refused: called for each call that gives way or finds no room.
+    """
+
+    def __init__(
+        self,
+        row: Listener,
+        path: Path,
+        tls: ssl.SSLContext | None = None,
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
         self.row = row
         self.path = path
+        self.tls = tls
+        self.refused = refused
         self.loop = asyncio.get_running_loop()
+        self.calls: CallTable[_Connection] = CallTable(MAX_CALLS, ANSWER_SECONDS)
+        self._logged, self._unlogged = float("-inf"), 0
         self._connections: ConnectionTable[_Connection] = ConnectionTable(row.connections, row.per_peer, _PATIENCE)
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -70,12 +119,23 @@ class Front:
     def release(self, connection: _Connection) -> None:
         """The connection has ended. May be called twice."""
         self._connections.leave(connection)
+        self.calls.leave(connection)
+
+    def broke(self, connection: _Connection, why: str) -> None:
+        """A client broke the limits of HTTP/2. One line a minute reports it."""
+        self._unlogged += 1
+        if (now := self.loop.time()) - self._logged < LOG_SECONDS:
+            return
+        log.warning(
+            "OTLP over gRPC: connection closed", peer=connection.peer, reason=why, closed_since_last=self._unlogged
+        )
+        self._logged, self._unlogged = now, 0
 
     def _sweep(self) -> None:
         """Close connections that sent nothing for too long."""
         for connection in self._connections:
             limit = self.row.idle if connection.has_sent else self.row.first_byte
-            if connection.progress_age() > limit:
+            if connection.progress_age() > limit or connection.owes_for() > QUIET_SECONDS:
                 connection.close()
         self._timer = self.loop.call_later(SWEEP_SECONDS, self._sweep)
 
@@ -93,6 +153,17 @@ class _Connection(asyncio.Protocol):
         self.has_sent = False
         # What came before the core was connected: Python 3.11.2 reads once although connection_made paused reading.
         self._early = b""
+        self._is_in_handshake = front.tls is not None
+        self.calls: dict[int, Call] = {}
+        self._latest = 0  # the highest stream so far
+        self._budget = FrameBudget(self._active)
+        self._from_client = Framing(self._client_sent, PREFACE)
+        self._from_core = Framing(self._core_sent)
+        self._owed: list[tuple[int, int]] = []  # streams to be ended, and the code for the client
+        self._owed_since = 0.0
+        self._is_urgent = False  # what is owed must not wait
+        self._is_feeding = False
+        self._ends: list[bytes] = []  # frames for the client, once one fits between those of the core
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -101,18 +172,29 @@ class _Connection(asyncio.Protocol):
         if not self._front.admit(self):
             self.transport.abort()
             return
-        self.transport.pause_reading()  # until the core is connected
+        if self._front.tls is None:
+            self.transport.pause_reading()  # until the core is connected
         self._task = self._front.loop.create_task(self._connect())
 
     def data_received(self, data: bytes) -> None:
         self._active, self.has_sent = self._front.loop.time(), True
         self._front.sent(self)
         if self._core is not None:
-            self._core.write(data)
+            self._pass_on(data)
         elif self.transport is not None:
             self._early += data
+            if self._is_in_handshake:  # the reading of what is below TLS is TLS's
+                return
             self.transport.resume_reading()  # so that the next line is not taken for a repetition
             self.transport.pause_reading()
+
+    def core_data(self, data: bytes) -> None:
+        """The core answers."""
+        if self.transport is None:
+            return
+        self._from_core.feed(data)
+        self.transport.write(data)
+        self._send_ends()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close()
@@ -130,7 +212,7 @@ class _Connection(asyncio.Protocol):
         return self._front.loop.time() - self._active
 
     def may_give_way(self) -> bool:
-        """Whether it may end now. The front does not see calls, so how long it was quiet decides."""
+        """Whether it may end now: how long it was quiet decides."""
         return True
 
     def give_way(self) -> None:
@@ -146,7 +228,85 @@ class _Connection(asyncio.Protocol):
             if side is not None:
                 side.abort()
 
+    def end_call(self, stream: int) -> None:
+        """End a call, for its client and for the core. Where the client is within a frame, the connection ends."""
+        whole = self.calls[stream].is_whole
+        self._front.calls.end(self, stream)
+        self._owe(stream, CANCEL if whole else REFUSED_STREAM)
+        self._is_urgent = True
+        self._settle()
+
+    def owes_for(self) -> float:
+        """Seconds since a call was refused that could not be ended yet, since the client is within a frame."""
+        return self._front.loop.time() - self._owed_since if self._owed else 0.0
+
+    def _owe(self, stream: int, code: int) -> None:
+        self._front.refused()
+        if not self._owed:
+            self._owed_since = self._front.loop.time()
+        self._owed.append((stream, code))
+
+    def _settle(self) -> None:
+        """End the calls that are to be ended, once a frame fits between those of the client."""
+        if not self._owed or self._is_feeding:
+            return
+        if self._core is None or (self._is_urgent and not self._from_client.is_between):
+            self.close()
+        elif self._from_client.is_between:
+            self._core.write(b"".join(reset(stream, CANCEL) for stream, _ in self._owed))
+            self._ends += [reset(stream, code) for stream, code in self._owed]
+            ended = len(self._owed)
+            self._owed.clear()
+            self._is_urgent = False
+            self._send_ends()
+            try:
+                self._budget.spend(self._front.loop.time(), END_COST * ended)
+            except FramingError as error:
+                self._break(error)
+
+    def _break(self, error: FramingError) -> None:
+        self._front.broke(self, str(error))
+        self.close()
+
+    def _send_ends(self) -> None:
+        if self._ends and self._from_core.is_between and self.transport is not None:
+            self.transport.write(b"".join(self._ends))
+            self._ends.clear()
+
+    def _pass_on(self, data: bytes) -> None:
+        """Give the core what the client sent, as far as it keeps to the limits."""
+        assert self._core is not None
+        self._is_feeding = True
+        try:
+            self._from_client.feed(data)
+        except FramingError as error:
+            self._break(error)
+            return
+        finally:
+            self._is_feeding = False
+        self._core.write(data)
+        self._settle()
+
+    def _client_sent(self, frame: Frame) -> None:
+        if is_idle(frame):
+            self._budget.spend(self._active)
+        if frame.kind == HEADERS and frame.stream > self._latest:
+            self._latest = frame.stream
+            if not self._front.calls.begin(self, frame.stream, self._active):
+                self._owe(frame.stream, REFUSED_STREAM)
+        if frame.kind == RST_STREAM:
+            self._front.calls.end(self, frame.stream)
+        elif frame.flags & END_STREAM and frame.kind in (DATA, HEADERS) and (call := self.calls.get(frame.stream)):
+            call.is_whole = True
+
+    def _core_sent(self, frame: Frame) -> None:
+        if frame.kind == RST_STREAM or (frame.kind in (DATA, HEADERS) and frame.flags & END_STREAM):
+            self._front.calls.end(self, frame.stream)
+
     async def _connect(self) -> None:
+        if self._front.tls is not None and not await self._handshake(self._front.tls):
+            self.close()
+            return
         try:
             core, _ = await self._front.loop.create_unix_connection(lambda: _CoreSide(self), str(self._front.path))
         except OSError:  # no open file is left, or the core has ended
@@ -155,9 +315,28 @@ class _Connection(asyncio.Protocol):
         self._core = core
         if self.transport is None or self.transport.is_closing():
             core.abort()
-        else:
-            core.write(self._early)
+            return
+        early, self._early = self._early, b""
+        if early:
+            self._pass_on(early)
+        if not self.transport.is_closing():
             self.transport.resume_reading()
+
+    async def _handshake(self, tls: ssl.SSLContext) -> bool:
+        """Set up TLS; returns whether it is. HTTP/2 is all that is offered."""
+        assert self.transport is not None
+        try:
+            over_tls = await self._front.loop.start_tls(
+                self.transport, self, tls, server_side=True, ssl_handshake_timeout=self._front.row.first_byte
+            )
+        except OSError:  # no TLS, or nothing in time
+            return False
+        if over_tls is None:
+            return False
+        self.transport = over_tls
+        self._is_in_handshake = False
+        over_tls.pause_reading()
+        return True
 
 
 class _CoreSide(asyncio.Protocol):
@@ -167,8 +346,7 @@ class _CoreSide(asyncio.Protocol):
         self._client = client
 
     def data_received(self, data: bytes) -> None:
-        if self._client.transport is not None:
-            self._client.transport.write(data)
+        self._client.core_data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._client.transport is not None and not self._client.transport.is_closing():

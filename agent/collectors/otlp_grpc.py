@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import ssl
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,16 +13,16 @@ from typing import Any
 import grpc
 
 from kvitals.agent.collectors import otlp_wire
-from kvitals.agent.collectors.grpc_front import Front
+from kvitals.agent.collectors.grpc_front import MAX_CALLS, Front
 from kvitals.agent.collectors.otlp_intake import BusyError, SpanIntake
 from kvitals.agent.collectors.otlp_wire import OtlpFormatError
 from kvitals.agent.connections import effective
+from kvitals.agent.inbound import server_tls
 from kvitals.agent.listeners import LISTENERS
 from kvitals.config import Otlp
-from kvitals.series.files import MAX_CERTIFICATES_BYTES, read_regular
 
-MAX_CALLS = 16
-"""At one time. The library keeps each one's request until it is whole."""
+MAX_ENDING_CALLS = 4 * MAX_CALLS
+"""Calls of the library at one time, with those that gave way a moment ago."""
 
 ROW = LISTENERS["otlp_grpc"]
 
@@ -63,30 +64,27 @@ class GrpcDoor:
             options=(
                 ("grpc.max_receive_message_length", self._intake.max_bytes),  # also of what is unpacked
                 ("grpc.max_metadata_size", ROW.max_head),
-                # Until TLS and HTTP/2 are set up: what neither completes is closed.
+                # Until HTTP/2 is set up: what does not complete it is closed.
                 ("grpc.server_handshake_timeout_ms", int(ROW.first_byte * 1000)),
                 ("grpc.max_concurrent_streams", MAX_CALLS),
                 ("grpc.max_connection_age_ms", MAX_CONNECTION_SECONDS * 1000),
                 ("grpc.max_connection_age_grace_ms", END_SECONDS * 1000),
             ),
-            maximum_concurrent_rpcs=MAX_CALLS,
+            maximum_concurrent_rpcs=MAX_ENDING_CALLS,
         )
         # Without a deserializer: the bytes are read as those of HTTP are.
         handlers = [_handler(TRACES, self._export), *(_handler(service, self._decline) for service in OTHERS)]
         server.add_generic_rpc_handlers(handlers)
         assert self._settings.grpc_address is not None
         host, port = self._settings.grpc_address
-        credentials = self._credentials()
+        tls = self._tls()
         self._folder = Path(tempfile.mkdtemp(prefix="kvitals-otlp-"))
         path = self._folder / "grpc"
         try:
-            if credentials:
-                server.add_secure_port(f"unix:{path}", credentials)
-            else:
-                server.add_insecure_port(f"unix:{path}")
+            server.add_insecure_port(f"unix:{path}")
             await server.start()
             self._server = server
-            self._front = Front(effective(ROW), path)
+            self._front = Front(effective(ROW), path, tls, lambda: self._intake.drop("busy"))
             self._port = await self._front.open(host or None, port)
         except RuntimeError as error:
             await self.close()
@@ -106,12 +104,14 @@ class GrpcDoor:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _credentials(self) -> Any:
+    def _tls(self) -> ssl.SSLContext | None:
+        """The server's side of TLS, where it has a certificate. Raises OSError."""
         cert, key = self._settings.cert_file, self._settings.key_file
         if cert is None or key is None:
             return None
-        files = [read_regular(file, MAX_CERTIFICATES_BYTES) for file in (key, cert)]
-        return grpc.ssl_server_credentials([(files[0], files[1])])
+        context = server_tls(cert, key)
+        context.set_alpn_protocols(["h2"])
+        return context
 
     async def _export(self, payloads: AsyncIterator[bytes], context: Any) -> bytes:
         payload = await self._whole(payloads, context)

@@ -1,0 +1,84 @@
+"""The calls under way of all connections of a gRPC server, and whose gives way when there are too many.
+
+A call whose request is incomplete costs its client nothing, so anyone could hold all there may be. The address with
+most calls gives way, of it the connection with most, and of that one its oldest call that waits for its client.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Generic, Protocol, TypeVar
+
+from kvitals.agent.connection_table import share_of
+
+
+class Call:
+    """One call."""
+
+    __slots__ = ("is_whole", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since  # seconds, when it began
+        self.is_whole = False  # its request has come
+
+
+class Caller(Protocol):
+    """What the table needs of a connection."""
+
+    peer: str
+    calls: dict[int, Call]
+    """By stream, the oldest first."""
+
+    def end_call(self, stream: int) -> None:
+        """End a call, so that another can be served."""
+
+
+C = TypeVar("C", bound=Caller)
+
+
+class CallTable(Generic[C]):
+    """most: calls of all connections. patience: seconds after which a call whose request has come
+    waits for its client too, who does not read the answer. Times in seconds of any clock that does not go back."""
+
+    def __init__(self, most: int, patience: float) -> None:
+        self._most, self._patience = most, patience
+        self._callers: dict[C, None] = {}  # those with calls
+
+    def begin(self, caller: C, stream: int, now: float) -> bool:
+        """A call begins. Returns whether it may go on: another one gave way where there was no room."""
+        if self._under_way() >= self._most:
+            ordered = self._largest_first()
+            oldest = next(((each, old) for each in ordered if (old := self._oldest(each, now)) is not None), None)
+            if oldest is None:
+                return False
+            oldest[0].end_call(oldest[1])
+        caller.calls[stream] = Call(now)
+        self._callers[caller] = None
+        return True
+
+    def end(self, caller: C, stream: int) -> None:
+        """A call is over. May be called twice."""
+        caller.calls.pop(stream, None)
+        if not caller.calls:
+            self._callers.pop(caller, None)
+
+    def leave(self, caller: C) -> None:
+        """The connection has ended. May be called twice."""
+        caller.calls.clear()
+        self._callers.pop(caller, None)
+
+    def _under_way(self) -> int:
+        return sum(len(caller.calls) for caller in self._callers)
+
+    def _largest_first(self) -> list[C]:
+        peers: Counter[str] = Counter()
+        for caller in self._callers:
+            peers[share_of(caller.peer)] += len(caller.calls)
+        return sorted(self._callers, key=lambda each: (-peers[share_of(each.peer)], -len(each.calls)))
+
+    def _oldest(self, caller: C, now: float) -> int | None:
+        """The stream of the call that gives way first; None where none waits for its client."""
+        for stream, call in caller.calls.items():
+            if not call.is_whole or now - call.since > self._patience:
+                return stream
+        return None
