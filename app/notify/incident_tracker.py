@@ -134,7 +134,7 @@ class _Dealing:
             return "worse"
         if lead is not None and lead.code != before.code and lead.code not in before.explains:
             return "cause"
-        if any(one.key not in before.open and one.code not in before.codes for one in fresh):
+        if any(one.key not in before.open and not before.explained(one.code) for one in fresh):
             return "more"
         return "again" if self._is_due(before) else None
 

@@ -52,12 +52,10 @@ class Alert(Struct, frozen=True):
 
     @property
     def code(self) -> str:
-        """The rule of ours that it is of; empty for others' alerts. `code` is read where it has a rule's form: rules
-        that were generated before 0.1 have no `kvitals_code`."""
-        if ours := self.labels.get("kvitals_code"):
-            return ours
-        code = self.labels.get("code", "")
-        return code if _OUR_CODE.fullmatch(code) else ""
+        """The code of the alert's kvitals rule, empty for other alerts. Both labels count only in the form of a rule's
+        code. Rules generated before 0.1 have `code` and no `kvitals_code`."""
+        both = (self.labels.get(name, "") for name in ("kvitals_code", "code"))
+        return next((code for code in both if _OUR_CODE.fullmatch(code)), "")
 
     @property
     def symptomatic(self) -> bool:

@@ -71,6 +71,11 @@ class OpenIncident(msgspec.Struct, frozen=True, kw_only=True):
         """The rules that are spoken of already."""
         return frozenset({self.code, *self.explains, *(one.code for one in self.open.values())} - {""})
 
+    def explained(self, code: str) -> bool:
+        """Whether the diagnosed cause explains alerts of this rule, so that they need no message of their own. Without
+        a cause, and for alerts that are not of a kvitals rule, always false."""
+        return bool(self.code and code) and code in (self.code, *self.explains)
+
 
 @dataclass(frozen=True)
 class WaitingMessage:

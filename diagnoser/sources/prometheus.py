@@ -29,6 +29,11 @@ from kvitals.series.secret_file import SecretError, secret, secret_text
 MAX_BYTES = 256 * 2**20
 """Of one answer, unpacked. A thousand engines with fifty buckets each take 10 MB."""
 
+MAX_SERIES, MAX_STRINGS = 500_000, 10_000_000
+"""Of one answer: 10,000 engines with fifty buckets each, 20 strings each. Decoded, a short series takes 700 bytes."""
+MAX_SERIES_IN_ALL = 10_000_000
+"""Of all answers to one client, which lives for one diagnosis."""
+
 MAX_HEADERS_BYTES = 64 * 1024
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110's tokens
 MAX_WARNINGS = 20
@@ -164,6 +169,7 @@ class Prometheus:
     asked: int = 0
     waited: float = 0.0  # seconds from the first question of each batch to its last answer
     received: int = 0  # bytes
+    series: int = 0  # in the answers so far
     _runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     _session: aiohttp.ClientSession | None = None
 
@@ -276,6 +282,7 @@ class Prometheus:
             raise ServerError(
                 f"{self.access.url} refuses the credentials ({status}); see --prometheus-bearer and -basic"
             )
+        self._bound(body)
         try:
             answer = _ANSWER.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -292,6 +299,25 @@ class Prometheus:
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise ServerError(f"an answer of a shape that is not Prometheus': {error}", question=True) from None
 
+    def _bound(self, body: bytes) -> None:
+        """Count what an answer holds before it is decoded. Raises ServerError where that is too much.
+
+        A series is two JSON objects. Braces and quotes inside of strings count too; no spelling hides a series.
+        """
+        series, strings = body.count(b"{") // 2, body.count(b'"') // 2
+        self.series += series
+        if series > MAX_SERIES or strings > MAX_STRINGS:
+            raise ServerError(
+                f"an answer of about {series:,} series and {strings:,} strings was not decoded: the limits are"
+                f" {MAX_SERIES:,} and {MAX_STRINGS:,}; give a server or tenant with fewer series",
+                question=True,
+            )
+        if self.series > MAX_SERIES_IN_ALL:
+            raise ServerError(
+                f"{self.access.url} has sent {self.series:,} series for one diagnosis, more than {MAX_SERIES_IN_ALL:,};"
+                " give a server or tenant with fewer series"
+            )
+
     def _warn(self, text: str) -> None:
         if len(self.warnings) < MAX_WARNINGS:
             self.warnings[" ".join(text.split())[:300]] = None
@@ -303,7 +329,11 @@ def _decode(raw: msgspec.Raw, question: PrometheusQuery) -> list[PrometheusSerie
         return [PrometheusSeries({}, value=_SCALAR.decode(data.result))]
     if data.resultType != ("vector" if question.start is None else "matrix"):
         raise ValueError(f"a {data.resultType[:20]}")
-    return _FOUND.decode(data.result)
+    found = _FOUND.decode(data.result)
+    for series in found:
+        for _, text in (*series.values, series.value) if series.value is not None else series.values:
+            float(text)  # raises ValueError here, so that callers may convert it without care
+    return found
 
 
 def _raised_unless_the_questions(answer: list[PrometheusSeries] | ServerError) -> list[PrometheusSeries] | ServerError:

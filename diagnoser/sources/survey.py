@@ -19,6 +19,8 @@ FAST_SECONDS, SLOW_SECONDS = 60.0, 900.0
 LOOK_SECONDS = 900.0
 NOT_OF_AGENTS = ("kvitals_tap_", "kvitals_notify_", "kvitals_loop_")
 """Prefixes of what a tap and `kvitals notify` export of themselves."""
+MAX_SAMPLES_PER_SECOND = 1000.0
+"""Prometheus' times are in milliseconds."""
 INTERVALS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0)
 
 
@@ -83,9 +85,22 @@ def _interval(server: Prometheus, presence: str, at: float, first: float) -> flo
     # A series may be younger than the longest range. A short one may hold a sample at each end: few are no measure.
     for seconds, least in ((LOOK_SECONDS, 2), (LOOK_SECONDS / 3, 2), (LOOK_SECONDS / 15, 4)):
         found = server.one(PrometheusQuery(f"quantile(0.5, count_over_time({presence}[{seconds:.0f}s]))", at))
-        if found and found[0].value is not None and (count := float(found[0].value[1])) >= least:
-            whole = at - seconds >= first
-            counts.append(seconds / count if whole else (at - first) / (count - 1))
+        if found and found[0].value is not None and (count := _samples(found[0].value[1], seconds)) >= least:
+            covered, distances = (seconds, count) if at - seconds >= first else (at - first, count - 1)
+            if covered > 0:
+                counts.append(covered / distances)
     if not counts:
         return None
     return min(INTERVALS, key=lambda usual: abs(math.log(usual / min(counts))))
+
+
+def _samples(text: str, seconds: float) -> float:
+    """The number of samples in a range of so many seconds, as a server reports it; may be NaN. Raises ServerError for
+    what is not such a number."""
+    count = float(text)
+    if count > seconds * MAX_SAMPLES_PER_SECOND or count < 0:
+        raise ServerError(
+            f"the server reports {text[:40]!r} samples in {seconds:.0f} s, which is not possible: check that the URL is"
+            " a Prometheus, and the proxy before it"
+        )
+    return count

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.diagnoser.sources import prometheus
+from kvitals.diagnoser.sources import prometheus, survey
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess, PrometheusQuery, ServerError
 
 VECTOR = {"resultType": "vector", "result": [{"metric": {"engine": "a"}, "value": [1.0, "2.5"]}]}
@@ -77,6 +77,44 @@ def test_a_vector_is_read(server: Server) -> None:
     (found,) = ask(PrometheusAccess(server.url))
     assert found.metric == {"engine": "a"}
     assert found.value == (1.0, "2.5")
+
+
+@pytest.mark.parametrize(
+    ("series", "count"),
+    [
+        (b'{"metric":{},"value":[1,"1"]}', 500_001),
+        (b'{"m\\u0065tric":{},"value":[1,"1"]}', 500_001),  # JSON has many spellings of a name
+        (b'{"metric":{%s},"value":[1,"1"]}' % b",".join(b'"%d":""' % i for i in range(1000)), 5_100),
+    ],
+)
+def test_too_many_series_or_labels_are_not_decoded(server: Server, series: bytes, count: int) -> None:
+    result = b",".join([series] * count)
+    server.body = b'{"status":"success","data":{"resultType":"vector","result":[' + result + b"]}}"
+    assert "was not decoded" in refusal(PrometheusAccess(server.url))
+
+
+def test_the_series_of_a_diagnosis_are_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "MAX_SERIES_IN_ALL", 5)
+    with Prometheus(PrometheusAccess(server.url)) as client, pytest.raises(ServerError, match="for one diagnosis") as e:
+        for _ in range(6):
+            client.one(PrometheusQuery("up", 1.0))
+    assert not e.value.question
+
+
+@pytest.mark.parametrize("count", ["-Inf", "+Inf", "1e999", "9" * 5000, "0x1p3", "x", "-1"])
+def test_a_number_of_samples_that_is_not_possible_is_an_error(server: Server, count: str) -> None:
+    result = [{"metric": {}, "value": [1.0, count]}]
+    with Prometheus(PrometheusAccess(server.url)) as client, pytest.raises(ServerError, match="not possible|shape"):
+        server.answer({"status": "success", "data": {"resultType": "vector", "result": result}})
+        survey._interval(client, "up", 1000.0, 0.0)
+
+
+@pytest.mark.parametrize(("count", "first"), [("NaN", 0.0), ("0", 0.0), ("5", 1000.0)])
+def test_no_distance_between_samples_is_no_interval(server: Server, count: str, first: float) -> None:
+    result = [{"metric": {}, "value": [1.0, count]}]
+    with Prometheus(PrometheusAccess(server.url)) as client:
+        server.answer({"status": "success", "data": {"resultType": "vector", "result": result}})
+        assert survey._interval(client, "up", 1000.0, first) is None
 
 
 def test_the_path_of_the_url_stands_before_the_api(server: Server) -> None:

@@ -87,6 +87,27 @@ async def test_what_nobody_spoke_of_is_told(full_cache: Triage) -> None:
     assert more.change in ("more", "new")
 
 
+@pytest.mark.parametrize("labels", [{"kvitals_code": "NOPE<"}, {"kvitals_code": "ZZZ99"}, {"kvitals_code": "LAT01"}])
+@pytest.mark.parametrize("entity", [{"engine": ENGINE}, {"engine": "", "instance": "10.0.0.1:8000"}])
+async def test_without_a_cause_each_alert_goes_out(labels: dict[str, str], entity: dict[str, str]) -> None:
+    memory = Memory(None)
+    await memory.one(*(alert("", alertname=f"first {i}", **labels, **entity) for i in range(3)))
+    for i in range(4):
+        fresh = alert("", alertname=f"later {i}", **labels, **entity)
+        notice = await memory.one(fresh, at=AT + 1 + i)
+        assert fresh.name in [one.name for one in notice.alerts]
+        assert (await memory.tell(fresh, at=AT + 1.5 + i)).folded == 1  # the same fingerprint again
+
+
+async def test_a_known_cause_folds_only_what_it_explains(full_cache: Triage) -> None:
+    memory = Memory(full_cache)
+    await memory.one(alert("LAT01"))
+    for i in range(2):  # the second has the code of an alert that is open, and still is not explained
+        notice = await memory.one(alert("", alertname=f"other {i}", kvitals_code="ZZZ99"), at=AT + 1 + i)
+        assert f"other {i}" in [one.name for one in notice.alerts]
+    assert (await memory.tell(alert("LAT03"), at=AT + 5)).folded == 1
+
+
 async def test_it_is_told_again_only_after_a_while(full_cache: Triage) -> None:
     memory = Memory(full_cache)
     await memory.one(alert("LAT01"))
