@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from kvitals.agent.connection_table import share_of
 
 
-class Call:
+class OpenCall:
     """One call."""
 
     __slots__ = ("is_whole", "since")
@@ -26,7 +26,7 @@ class Caller(Protocol):
     """What the table needs of a connection."""
 
     peer: str
-    calls: dict[int, Call]
+    calls: dict[int, OpenCall]
     """By stream, the oldest first."""
 
     def end_call(self, stream: int) -> None:
@@ -52,7 +52,7 @@ class CallTable(Generic[C]):
             if oldest is None:
                 return False
             oldest[0].end_call(oldest[1])
-        caller.calls[stream] = Call(now)
+        caller.calls[stream] = OpenCall(now)
         self._callers[caller] = None
         return True
 

@@ -23,7 +23,7 @@ from typing import cast
 
 import structlog
 
-from kvitals.agent.collectors.grpc_calls import Call, CallTable
+from kvitals.agent.collectors.grpc_calls import CallTable, OpenCall
 from kvitals.agent.collectors.http2_framing import (
     CANCEL,
     DATA,
@@ -32,8 +32,8 @@ from kvitals.agent.collectors.http2_framing import (
     PREFACE,
     REFUSED_STREAM,
     RST_STREAM,
-    Frame,
     FrameBudget,
+    FrameHead,
     Framing,
     FramingError,
     is_idle,
@@ -154,7 +154,7 @@ class _Connection(asyncio.Protocol):
         # What came before the core was connected: Python 3.11.2 reads once although connection_made paused reading.
         self._early = b""
         self._is_in_handshake = front.tls is not None
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, OpenCall] = {}
         self._latest = 0  # the highest stream so far
         self._budget = FrameBudget(self._active)
         self._from_client = Framing(self._client_sent, PREFACE)
@@ -287,7 +287,7 @@ class _Connection(asyncio.Protocol):
         self._core.write(data)
         self._settle()
 
-    def _client_sent(self, frame: Frame) -> None:
+    def _client_sent(self, frame: FrameHead) -> None:
         if is_idle(frame):
             self._budget.spend(self._active)
         if frame.kind == HEADERS and frame.stream > self._latest:
@@ -299,7 +299,7 @@ class _Connection(asyncio.Protocol):
         elif frame.flags & END_STREAM and frame.kind in (DATA, HEADERS) and (call := self.calls.get(frame.stream)):
             call.is_whole = True
 
-    def _core_sent(self, frame: Frame) -> None:
+    def _core_sent(self, frame: FrameHead) -> None:
         if frame.kind == RST_STREAM or (frame.kind in (DATA, HEADERS) and frame.flags & END_STREAM):
             self._front.calls.end(self, frame.stream)
 

@@ -40,7 +40,7 @@ class FramingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FrameHead:
     """The head of one frame. length: bytes that follow it."""
 
     length: int
@@ -52,7 +52,7 @@ class Frame:
 class Framing:
     """One direction of a connection."""
 
-    def __init__(self, saw: Callable[[Frame], None], preface: bytes = b"") -> None:
+    def __init__(self, saw: Callable[[FrameHead], None], preface: bytes = b"") -> None:
         self._saw = saw
         self._preface = preface
         self._head = b""  # of a frame whose head is incomplete
@@ -81,7 +81,7 @@ class Framing:
                 return
             self._head = b""
             stream = int.from_bytes(head[5:]) & 0x7FFFFFFF
-            frame = Frame(int.from_bytes(head[:3]), head[3], head[4], stream)
+            frame = FrameHead(int.from_bytes(head[:3]), head[3], head[4], stream)
             self._left = frame.length
             self._follow_header_block(frame)
             self._saw(frame)
@@ -93,7 +93,7 @@ class Framing:
         self._preface = self._preface[size:]
         return size
 
-    def _follow_header_block(self, frame: Frame) -> None:
+    def _follow_header_block(self, frame: FrameHead) -> None:
         if (frame.kind == CONTINUATION) != bool(self._block) or (self._block and frame.stream != self._block):
             raise FramingError("a header block is interrupted by another frame, or goes on without a beginning")
         if frame.kind not in (HEADERS, CONTINUATION):
@@ -126,7 +126,7 @@ class FrameBudget:
             raise FramingError(f"more than {FRAMES_PER_SECOND:.0f} frames per second carry no request")
 
 
-def is_idle(frame: Frame) -> bool:
+def is_idle(frame: FrameHead) -> bool:
     """Whether a frame of a client carries no request."""
     if frame.kind == DATA:
         return frame.length < FEW_BYTES and not frame.flags & END_STREAM

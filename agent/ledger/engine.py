@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf, nextafter
 
 from kvitals.agent.ledger.block_table import BlockRun, Blocks, EngineStep, Room
-from kvitals.agent.ledger.event import GPU, BlockEventBatch, BlocksRemoved, BlocksStored, KvEventsRecord
+from kvitals.agent.ledger.event import GPU, BlockEventBatch, BlocksCleared, BlocksRemoved, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.join import MAX_PENDING, BlockClaim, WaitingAccesses, block_claim, strays
 from kvitals.agent.ledger.ledger_confidence import Confidence
 from kvitals.agent.ledger.owners import Owners
@@ -36,6 +36,9 @@ MAX_CLOCK_SECONDS = 3_600.0
 
 EVENTS_AT_ONCE, REMOVED_AT_ONCE = 16, 256
 """Events, and removed blocks, between which others have their turn: some milliseconds."""
+
+WALKED_AT_ONCE = 10_000
+"""And blocks, with the runs and blocks of the chains that are followed for them."""
 
 MAX_WALKED = 1_000_000
 """What one batch may cost besides its own blocks (`Room.walked`), about 0.2 s. Each look-up follows its chain to the
@@ -183,9 +186,12 @@ class EngineLedger:
         step, self._walk_end = EngineStep(at), self._room.walked + MAX_WALKED
         removed: list[int] = []
         medium, group = GPU, 0
+        turn_end, blocks = 0, 0
         for number, event in enumerate(batch.events):
-            if number % EVENTS_AT_ONCE == 0:
+            if number % EVENTS_AT_ONCE == 0 or self._room.walked + blocks > turn_end:
                 yield None
+                turn_end, blocks = self._room.walked + WALKED_AT_ONCE, 0
+            blocks += 0 if isinstance(event, BlocksCleared) else len(event.hashes)
             if self._walks_too_far(len(batch.events) - number):
                 break
             if isinstance(event, BlocksRemoved):

@@ -127,10 +127,10 @@ class LedgerSide:
             yield None
         yield from self._settle(t)
         if self._surveyed is None or not 0 <= t - self._surveyed < SURVEY_SECONDS:
-            self._survey(t)
+            yield from self._survey(t)
             yield None
-            self._reuse.advance(t, RECORD_SECONDS if expects else QUIET_SECONDS, self._pools(), self._named())
-            yield None
+            patience = RECORD_SECONDS if expects else QUIET_SECONDS
+            yield from self._reuse.advance_steps(t, patience, self._pools(), self._named())
             if not 0 <= t - self._drawn < CURVE_SECONDS:
                 yield from self._draw(t)
         self._row(t)
@@ -141,7 +141,7 @@ class LedgerSide:
             watched.ledger.flush()
         complete(self._settle(t))
         if self.engines:
-            self._survey(t)
+            complete(self._survey(t))
             self._reuse.flush(self._pools(), self._named())
             complete(self._draw(t))
             self._row(t)
@@ -165,7 +165,8 @@ class LedgerSide:
         """What is made of the look-ups that are settled now."""
         for watched in self.engines.values():
             for look in watched.take_settled():
-                self._reuse.add(look, watched.name, self.tenants.add(look))
+                tenant = yield from self.tenants.add_steps(look)
+                self._reuse.add(look, watched.name, tenant)
                 self.cascades.look(watched.name, look)
                 watched.changed = True
                 yield None
@@ -177,13 +178,13 @@ class LedgerSide:
             self._forget_curve(("tenant", tenant))
         self.cascades.advance(t, self.engines)
 
-    def _survey(self, t: float) -> None:
+    def _survey(self, t: float) -> Steps[None]:
         seconds = t - self._surveyed if self._surveyed is not None and t > self._surveyed else 0.0
         self._surveyed = t
         resident: dict[str, int] = {}
         alike: dict[tuple[str, int], list[WatchedEngine]] = {}
         for watched in self.engines.values():
-            watched.survey(t, seconds, self._facts)
+            yield from watched.survey(t, seconds, self._facts)
             watched.changed = True
             for tenant, tokens in watched.residency.tenants.items():
                 resident[tenant] = resident.get(tenant, 0) + tokens

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kvitals.agent.ledger.block_table import Blocks
+from kvitals.series.slices import Steps, complete
 
 PINNED, HOT, COLD, OFFLOADED = "pinned", "hot", "cold", "offloaded"
 SHARED = "shared"
@@ -17,6 +18,8 @@ SAMPLED = 16
 """Of large tables one block in so many is looked at."""
 
 MAX_EXACT = 16_384
+RUNS_AT_ONCE = 2_048
+"""Runs between which others have their turn: about two milliseconds."""
 
 
 @dataclass
@@ -31,9 +34,18 @@ class Residency:
 def survey(main: Blocks, lower: Sequence[Blocks], tokens: int, pinned: float | None, t: float) -> Residency:
     """What is held at `t`, in blocks of that many tokens. pinned: blocks that requests hold, as the engine says; those
     are taken to be the ones used last. None: it does not say, so hot and cold have them too."""
+    return complete(survey_steps(main, lower, tokens, pinned, t))
+
+
+def survey_steps(
+    main: Blocks, lower: Sequence[Blocks], tokens: int, pinned: float | None, t: float
+) -> Steps[Residency]:
+    """The same in steps."""
     found = Residency()
     ages: dict[int, list[int]] = {}  # seconds since the last use -> hot, cold blocks
-    for run in main.runs:
+    for number, run in enumerate(list(main.runs)):
+        if number % RUNS_AT_ONCE == RUNS_AT_ONCE - 1:
+            yield None
         live = run.live
         if not live:
             continue

@@ -9,10 +9,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.kvcache.accesses import Accesses, Builder
 from kvitals.kvcache.reuse import Curve, ReuseCurve
+from kvitals.series.slices import Steps, complete
 
 POOLED = ("node", "")
 
@@ -79,14 +81,18 @@ class Reuse:
     def advance(self, t: float, patience: float, pools: dict[str, int], tenants: Iterable[str]) -> None:
         """Take the look-ups that are older than `patience` seconds, where it is time. pools: blocks of each engine;
         tenants: who have a curve."""
+        complete(self.advance_steps(t, patience, pools, tenants))
+
+    def advance_steps(self, t: float, patience: float, pools: dict[str, int], tenants: Iterable[str]) -> Steps[None]:
+        """The same in steps."""
         if 0 <= t - self._fed < FEED_SECONDS:
             return
         self._fed = t
-        self._take(t - patience, pools, frozenset(tenants))
+        yield from self._take(t - patience, pools, frozenset(tenants))
 
     def flush(self, pools: dict[str, int], tenants: Iterable[str]) -> None:
         """Take all: nothing more is to come."""
-        self._take(float("inf"), pools, frozenset(tenants))
+        complete(self._take(float("inf"), pools, frozenset(tenants)))
 
     def curve(self, name: Name) -> Curve | None:
         """A curve as of what was taken; None where that is too little."""
@@ -102,7 +108,7 @@ class Reuse:
         """The curves that there are."""
         return list(self._curves)
 
-    def _take(self, until: float, pools: dict[str, int], tenants: frozenset[str]) -> None:
+    def _take(self, until: float, pools: dict[str, int], tenants: frozenset[str]) -> Steps[None]:
         self._turns.sort(key=lambda turn: turn.at)
         due = [turn for turn in self._turns if turn.at <= until]
         self._turns = self._turns[len(due) :]
@@ -121,7 +127,10 @@ class Reuse:
         for name, rows in self._sorted(kept, tenants, len(pools) > 1).items():
             curve = self._of(name, pools, tenants)
             if curve is not None:
-                curve.feed(self._accesses(rows))
+                yield partial(self._feed, curve, rows)  # a tenth of a second where there are most: in a thread
+
+    def _feed(self, curve: ReuseCurve, turns: list[_Turn]) -> None:
+        curve.feed(self._accesses(turns))
 
     def _sorted(self, turns: list[_Turn], tenants: frozenset[str], several: bool) -> dict[Name, list[_Turn]]:
         """The look-ups of each curve. several: there is more than one engine."""

@@ -10,9 +10,14 @@ from kvitals.agent.ledger.residency import SHARED
 from kvitals.agent.ledger.top import Top
 from kvitals.agent.requests.request_families import OTHER
 from kvitals.kvcache import fairness
+from kvitals.series.slices import Steps, complete
 
 SAMPLE = 1_024
 """Blocks of a tenant whose first sight is remembered. A share of the blocks is left out where there are more."""
+
+BLOCKS_AT_ONCE = 1_024
+"""Blocks of a chain between which others have their turn: some milliseconds at worst. A chain may have all
+of the ledger's."""
 
 WINDOW_SECONDS = 900.0
 KEEP_SECONDS = 60.0
@@ -38,19 +43,34 @@ class FirstSeen:
         self._seen: set[int] = set()
 
     def add(self, chain: list[int], hits: int, most: int) -> int:
+        """The same as `add_steps`, at one go."""
+        return complete(self.add_steps(chain, hits, most))
+
+    def add_steps(self, chain: list[int], hits: int, most: int) -> Steps[int]:
         """How many of the first `most` of these blocks an infinite cache would find, about; from now on it has all.
 
         The first `hits` were found now, whoever stored them, so it would find these too: what is attainable is never
         less than what was found. Of few blocks the rest may be far off, also above `most`; the sum over many is not.
         """
+        bits, seen = self._bits, self._seen
+        mask, known = (1 << bits) - 1, 0
+        for first in range(hits, min(most, len(chain)), BLOCKS_AT_ONCE):
+            part = chain[first : min(first + BLOCKS_AT_ONCE, most)]
+            known += sum(block in seen for block in part if not block & mask)
+            yield None
+        for first in range(0, len(chain), BLOCKS_AT_ONCE):
+            self._see(chain[first : first + BLOCKS_AT_ONCE])
+            yield None
+        return hits + (known << bits)
+
+    def _see(self, blocks: list[int]) -> None:
+        """Remember few blocks: senders choose how many zero bits their hashes have, and each round goes through all."""
         mask = (1 << self._bits) - 1
-        found = hits + (sum(block in self._seen for block in chain[hits:most] if not block & mask) << self._bits)
-        self._seen.update(block for block in chain if not block & mask)
+        self._seen.update(block for block in blocks if not block & mask)
         while len(self._seen) > self._limit:
             self._bits += 1
             mask = (1 << self._bits) - 1
             self._seen = {block for block in self._seen if not block & mask}
-        return found
 
 
 @dataclass
@@ -76,6 +96,10 @@ class LedgerTenants:
 
     def add(self, look: SettledLookup) -> str:
         """A look-up. Returns under which name its tenant is counted."""
+        return complete(self.add_steps(look))
+
+    def add_steps(self, look: SettledLookup) -> Steps[str]:
+        """The same in steps."""
         name = self._top.place(look.party.tenant, look.blocks * look.tokens)
         if look.chain is None:
             return name
@@ -85,7 +109,8 @@ class LedgerTenants:
         sums.refaulted += sum(look.refaults.values()) * look.tokens
         if name not in ("", OTHER):
             lookable = max(look.prompt - 1, 0) // look.tokens  # the last token is always computed
-            sums.attainable += sums.seen.add(look.chain, look.hits, lookable) * look.tokens
+            blocks = yield from sums.seen.add_steps(look.chain, look.hits, lookable)
+            sums.attainable += blocks * look.tokens
         return name
 
     def reside(self, resident: dict[str, int], seconds: float) -> None:

@@ -13,9 +13,10 @@ from kvitals.agent.ledger.event import GPU
 from kvitals.agent.ledger.facts import EngineFacts
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.ledger.prompt_lookups import Style
-from kvitals.agent.ledger.residency import Residency, survey
+from kvitals.agent.ledger.residency import Residency, survey_steps
 from kvitals.agent.ledger.reuse_curves import signed_hashes
 from kvitals.kvcache.accesses import UNKNOWN, Accesses, Builder
+from kvitals.series.slices import Steps
 
 OBSERVED_SECONDS = 900.0
 
@@ -68,7 +69,7 @@ class WatchedEngine:
         looks, self._settled, self._settled_blocks = self._settled, [], 0
         return looks
 
-    def survey(self, t: float, seconds: float, facts: EngineFacts) -> None:
+    def survey(self, t: float, seconds: float, facts: EngineFacts) -> Steps[None]:
         """Look at all blocks; they were as at the last time for so many seconds."""
         ledger = self.ledger
         ledger.set_pool(facts.pool(self.name, t) or ledger.pool)
@@ -76,7 +77,7 @@ class WatchedEngine:
             self.token_seconds[purpose] = self.token_seconds.get(purpose, 0.0) + tokens * seconds
         usage = facts.pinned(self.name, t)
         pinned = usage * ledger.pool if usage is not None and ledger.pool else None
-        self.residency = survey(ledger.main, self.lower, ledger.block_tokens, pinned, t)
+        self.residency = yield from survey_steps(ledger.main, self.lower, ledger.block_tokens, pinned, t)
         self._observe(t, facts.looked_up(self.name, t))
 
     def accesses(self) -> Accesses | None:

@@ -23,7 +23,6 @@ PLACES: dict[tuple[str, str], tuple[str, ...]] = {
     ("app/page_process.py", '"-m", "kvitals.ui.web.launch"'): ("web",),
     ("agent/collectors/otlp_http.py", "GuardedSite("): ("otlp_http",),
     ("agent/collectors/grpc_front.py", "create_server("): ("otlp_grpc",),
-    ("agent/collectors/otlp_grpc.py", "add_secure_port("): ("otlp_grpc",),
     ("agent/collectors/otlp_grpc.py", "add_insecure_port("): ("otlp_grpc",),
     ("agent/collectors/kv_events_sockets.py", "socket.bind("): ("kv_events",),
     ("agent/tap/server.py", "create_server("): ("tap",),

@@ -21,7 +21,7 @@ from kvitals.agent.collectors.http2_framing import (
     HEADERS,
     MAX_HEADER_BYTES,
     PREFACE,
-    Frame,
+    FrameHead,
     Framing,
     FramingError,
 )
@@ -52,7 +52,7 @@ HEAD = b"\x83\x86" + b"".join(
 def test_frames_are_the_same_however_the_bytes_are_cut() -> None:
     sent = BEGIN + frame(HEADERS, 0, 1, b"x" * 9) + frame(CONTINUATION, END_HEADERS, 1, b"yy") + frame(DATA, 1, 1, b"z")
     for size in (1, 2, 7, 10, len(sent)):
-        seen: list[Frame] = []
+        seen: list[FrameHead] = []
         framing = Framing(seen.append, PREFACE)
         for at in range(0, len(sent), size):
             framing.feed(sent[at : at + size])
