@@ -41,6 +41,7 @@ REFUSAL_SECONDS = 1.0
 LINGERING_SECONDS = 1.0
 """How long the rest of a body is read and dropped after its request is answered."""
 
+_LONGEST_HEAD = max(row.max_head for row in LISTENERS.values())
 _SWEEP_SECONDS = 1.0
 _END_OF_HEAD = b"\r\n\r\n"
 _LINE_ENDS = b"\r\n"
@@ -456,7 +457,8 @@ class GuardedRunner(web.AppRunner):
     """Runs an aiohttp application of a `GuardedSite`.
 
     Bodies stay compressed. aiohttp otherwise unpacks every body on the event loop, also of requests that are refused:
-    1 MB unpacks to 1 GB.
+    1 MB unpacks to 1 GB. The connection bounds the head as a whole, and the application answers each head within that:
+    aiohttp's own limit of 8 KB per line has an answer in plain text that quotes the line.
     """
 
     __slots__ = ()
@@ -468,6 +470,8 @@ class GuardedRunner(web.AppRunner):
             access_log=None,
             auto_decompress=False,
             lingering_time=LINGERING_SECONDS,
+            max_line_size=_LONGEST_HEAD,
+            max_field_size=_LONGEST_HEAD,
             shutdown_timeout=shutdown_timeout,
         )
 

@@ -25,6 +25,10 @@ from kvitals.series.files import read_regular
 from kvitals.series.parse_errors import describe_parse_error
 
 MAX_FILE_BYTES = 1 << 20
+MAX_KEY_PARTS = 64
+"""Keys here have three. `tomllib` takes time with the square of the parts: 100,000 take more than 30 s."""
+_KEY_PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_.-]){_KEY_PART}(?:[ \t]*+\.[ \t]*+{_KEY_PART}){{{MAX_KEY_PARTS}}}")
 FROM_ENVIRONMENT = {
     "KVITALS_LISTEN": ("agent", "listen"),
     "KVITALS_INTERVAL": ("agent", "interval"),
@@ -213,6 +217,9 @@ def _read(file: Path) -> str:
 
 def _parse(file: Path) -> dict[str, Any]:
     text = _read(file)
+    if long := _LONG_KEY.search(text):
+        line = text.count("\n", 0, long.start()) + 1
+        raise ConfigError(f"{file}: line {line}: a key may have {MAX_KEY_PARTS} parts with dots between; shorten it")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,6 +19,8 @@ from kvitals.series.recordings import CaptureReader, Record
 LEAST_SECONDS = 1.0
 """Of a window that can be judged."""
 MIN_GAP_SECONDS = 0.5  # two cycles closer than this would be the same one
+MAX_SPAN_SECONDS = 25 * 3600.0
+"""Of the records of one recording: a moment is judged every 5 s, also in gaps, at 2 ms each."""
 AT_ONCE = 60
 """Moments whose signals are evaluated together."""
 
@@ -56,12 +59,22 @@ NOW = Moments()
 
 
 def span_of(path: Path) -> tuple[float, float]:
-    """First and last time of a recording. Raises CaptureError, RecordingError."""
+    """First and last time of a recording. Every view of a recording begins here.
+
+    Raises CaptureError, and RecordingError where there is no record or they span more than `MAX_SPAN_SECONDS`.
+    """
     first = last = None
+    earliest, latest = math.inf, -math.inf
     with CaptureReader.open(path) as reader:
         for record in reader:
             first = record.t if first is None else first
             last = record.t
+            earliest, latest = min(earliest, last), max(latest, last)
+            if latest - earliest > MAX_SPAN_SECONDS:
+                raise RecordingError(
+                    f"{path.name} spans more than {MAX_SPAN_SECONDS / 3600:.0f} h, which is the most that is judged:"
+                    " record in parts (kvitals record --for 1d), and check the clock of the node that recorded it"
+                )
         damage = f": {reader.problem}" if reader.problem else ""
     if first is None or last is None:
         raise RecordingError(f"{path.name} holds no record{damage}")

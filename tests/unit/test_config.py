@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import time
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -505,3 +506,22 @@ def test_anything_is_a_config_or_a_config_error(data: dict[str, object]) -> None
         assert isinstance(build(data), Config)
     except ConfigError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize("part", ["a", '"a b"', "'a' ", " a\t"])
+@pytest.mark.parametrize("form", ["{}=1", "[{}]", "x={{{}=1}}"])
+def test_a_key_of_many_parts_is_an_error_before_it_is_parsed(tmp_path: Path, part: str, form: str) -> None:
+    file = tmp_path / "kvitals.toml"
+    file.write_text("# a comment\n" + form.format(".".join([part] * 100_000)))
+    began = time.process_time()
+    with pytest.raises(ConfigError, match="line 2: a key may have 64 parts"):
+        load(file, {})
+    assert time.process_time() - began < 5.0
+
+
+def test_dots_in_values_are_not_parts_of_keys(tmp_path: Path) -> None:
+    file = tmp_path / "kvitals.toml"
+    urls = ", ".join(f'"http://10.0.{i // 250}.{i % 250}:8000"' for i in range(1000))
+    file.write_text(f"x = [{urls}]")
+    with pytest.raises(ConfigError, match="x"):
+        load(file, {})

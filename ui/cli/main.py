@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import NoReturn
 
+from kvitals.app.escaping import plain
 from kvitals.ui.cli import letters
 from kvitals.ui.cli.launch import EXIT_INTERRUPTED, STOPPED, stop
 
@@ -93,7 +94,8 @@ class CommandParser(argparse.ArgumentParser):
     """A parser whose errors are one line that names the command, and the nearest option where one is not known."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}. {self.prog} --help lists the options.", file=sys.stderr)
+        line = f"{self.prog}: {message}. {self.prog} --help lists the options."
+        print(plain.lines(line), file=sys.stderr)  # the message quotes words of the command line
         sys.exit(EXIT_BAD_USE)
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]

@@ -99,6 +99,8 @@ def test_a_closed_standard_output_is_no_traceback() -> None:
         (["rules", "list", "extra"], "kvitals rules list: argument 'extra' is one too many."),
         (["rules", "list", "--rulez=x"], "kvitals rules list: there is no option --rulez (did you mean --rules?)."),
         (["triage", "--at"], "kvitals triage: argument --at: expected one argument."),
+        (["triage", "--\x1b[31mV"], "kvitals triage: there is no option --\ufffd[31mV"),
+        (["rules", "\x1b[31mV"], "kvitals rules: argument"),
     ],
 )
 def test_a_wrong_option_is_one_line_that_names_the_command(
@@ -107,6 +109,7 @@ def test_a_wrong_option_is_one_line_that_names_the_command(
     code, out, err = _ended(capsys, *words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert err.startswith(message)
+    assert err.removesuffix("\n").isprintable()
 
 
 @for_each("command", ["check", "knee", "audit", "size", "review", "notify"])

@@ -104,7 +104,7 @@ def test_the_series_of_a_diagnosis_are_bounded(server: Server, monkeypatch: pyte
 @pytest.mark.parametrize("count", ["-Inf", "+Inf", "1e999", "9" * 5000, "0x1p3", "x", "-1"])
 def test_a_number_of_samples_that_is_not_possible_is_an_error(server: Server, count: str) -> None:
     result = [{"metric": {}, "value": [1.0, count]}]
-    with Prometheus(PrometheusAccess(server.url)) as client, pytest.raises(ServerError, match="not possible|shape"):
+    with Prometheus(PrometheusAccess(server.url)) as client, pytest.raises(ServerError, match=r"not possible|shape"):
         server.answer({"status": "success", "data": {"resultType": "vector", "result": result}})
         survey._interval(client, "up", 1000.0, 0.0)
 

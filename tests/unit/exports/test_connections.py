@@ -219,6 +219,14 @@ async def test_line_ends_without_a_request_have_a_size() -> None:
         assert sent < 1 << 18
 
 
+@pytest.mark.parametrize("head", [b"GET /?id=%s HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nX-Long: %s\r\n"])
+@pytest.mark.parametrize("row", [row for row in LISTENERS.values() if row.max_head], ids=lambda row: row.name)
+async def test_a_long_line_within_the_head_reaches_the_application(head: bytes, row: Listener) -> None:
+    async with Server(row).running() as server:
+        said = head % (b"a" * (row.max_head - 200)) + b"Host: localhost\r\n\r\n"
+        assert await answer(await server.open(said=said)) == "200 OK"
+
+
 CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 

@@ -1,0 +1,34 @@
+"""The time that a recording may span: each view of it judges a moment every few seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvitals.app.sources.recording import MAX_SPAN_SECONDS, RecordingError, span_of
+from kvitals.series.recordings import CaptureWriter, Record
+
+
+def recording(path: Path, times: list[float]) -> Path:
+    with CaptureWriter(path, version="0") as writer:
+        for t in times:
+            writer.write(Record(t, "page", "engine", b""))
+    return path
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [1e9 + i * 365 * 86400 for i in range(500)],
+        [1e9, 1e9 + MAX_SPAN_SECONDS + 1],
+        [1e9, 1e9 + MAX_SPAN_SECONDS + 1, 1e9 + 5],  # the last record is not the latest
+    ],
+)
+def test_a_recording_of_too_long_a_time_is_rejected(tmp_path: Path, times: list[float]) -> None:
+    with pytest.raises(RecordingError, match=r"more than 25 h.*record in parts"):
+        span_of(recording(tmp_path / "a.kvcap", times))
+
+
+def test_a_recording_of_a_day_is_read(tmp_path: Path) -> None:
+    assert span_of(recording(tmp_path / "a.kvcap", [1e9, 1e9 + MAX_SPAN_SECONDS])) == (1e9, 1e9 + MAX_SPAN_SECONDS)
