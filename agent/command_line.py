@@ -218,7 +218,7 @@ def _given(launcher: Launcher, arguments: Sequence[str]) -> tuple[dict[str, Valu
     for argument in arguments:
         if _is_flag(argument):
             name, equals, value = argument.partition("=")
-            name = _name(launcher, name)
+            name = flag_name(launcher, name)
             _put(values, name, value if equals else True)
             wanting = not (equals or name.startswith(_SWITCH) or name in switches(launcher.system))
             name = name if wanting else ""
@@ -234,8 +234,11 @@ def _is_flag(argument: str) -> bool:
     return argument.startswith("-") and len(argument) > 1 and not _NUMBER.fullmatch(argument)
 
 
-def _name(launcher: Launcher, flag: str) -> str:
-    """`--max_num_seqs` is `max-num-seqs`; what follows a dot is a key of the flag's JSON and is kept."""
+def flag_name(launcher: Launcher, flag: str) -> str:
+    """The name that a flag is read under: `-tp` is `tensor-parallel-size`, `--max_num_seqs` is `max-num-seqs`.
+
+    What follows a dot is a key of the flag's JSON and is kept.
+    """
     head, dot, path = flag.lstrip("-").partition(".")
     head = head.replace("_", "-")
     head = launcher.short.get(head, head)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from kvitals.agent.command_line import LAUNCHERS
+from kvitals.agent.command_line import LAUNCHERS, flag_name
 from kvitals.rules.finding import LeverSetting
 
 Action = Literal["set", "switch", "merge", "remove"]
@@ -108,12 +108,8 @@ def compact(value: Any) -> str:
 
 def canonical_name(flag: str, system: str) -> str:
     """`-tp`, `--tp-size` and `--tensor_parallel_size` are `tensor-parallel-size`. The path of `--a.b` is kept."""
-    head, dot, path = flag.partition("=")[0].lstrip("-").partition(".")
-    head = head.replace("_", "-")
-    for launcher in LAUNCHERS:
-        if launcher.system == system:
-            head = launcher.short.get(head, head)
-    return head + dot + path
+    launcher = next(one for one in LAUNCHERS if one.system == system)
+    return flag_name(launcher, flag.partition("=")[0])
 
 
 def opposite_name(name: str) -> str:

@@ -24,7 +24,7 @@ def test_a_small_terminal_shows_who_is_sick_and_why(columns: int) -> None:
         terminal.wait_for("Allow more concurrent requests: --max-num-seqs 8")
         first = next(line for line in text.splitlines() if line.startswith("✗ decode"))
         assert "Requests wait for" in first
-        assert "7.41 s!" in first
+        assert "7.43 s!" in first
         terminal.press("enter")
         terminal.wait_for("Proof")
         terminal.wait_for("Then (restart or deploy)")
