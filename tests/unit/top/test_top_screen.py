@@ -61,7 +61,7 @@ async def test_the_sick_engine_is_on_top_with_its_cause() -> None:
         assert lines[4].startswith("✗ decode")
         assert "7.43 s!" in lines[4]
         assert lines[5].startswith("✓ ")
-        assert "SCH01 3.05 requests wait" in screen_text(app)
+        assert "SCH01 4.38 requests wait" in screen_text(app)
 
 
 @for_each("width", range(10, 240, 7))
