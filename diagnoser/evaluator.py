@@ -108,9 +108,12 @@ class Judgement(msgspec.Struct, frozen=True):
         return isinstance(self.how, Verdict) and bool(self.how.truth)
 
 
-class _Pair(msgspec.Struct, frozen=True, gc=False):
+class _Pair(msgspec.Struct, frozen=True):
     """A rule and an entity that it is for. `key`: of what is remembered of them. `clear` and `unknown` are what is said
-    of most at most moments; why is told when asked, of the latest moment."""
+    of most at most moments; why is told when asked, of the latest moment.
+
+    The garbage collector must see it: both judgements hold their judge, which holds the pairs.
+    """
 
     entity: Labels
     key: str
