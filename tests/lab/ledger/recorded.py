@@ -17,6 +17,7 @@ from kvitals.agent.records import decode, encode
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.config import Config, SloTable
 from kvitals.series.recordings import CaptureReader
+from kvitals.series.slices import Steps
 
 from ..paths import LabError
 
@@ -117,10 +118,10 @@ def _without_sessions(batch: BlockEventBatch) -> BlockEventBatch:
 
 def _overhear(ledger: LedgerSide, looks: list[SettledLookup]) -> None:
     """Keep each look-up as it is counted for its tenant."""
-    add = ledger.tenants.add
+    add = ledger.tenants.add_steps
 
-    def add_and_keep(look: SettledLookup) -> str:
+    def add_and_keep(look: SettledLookup) -> Steps[str]:
         looks.append(look)
         return add(look)
 
-    ledger.tenants.add = add_and_keep  # type: ignore[method-assign]
+    ledger.tenants.add_steps = add_and_keep  # type: ignore[method-assign]
