@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from kvitals.agent.command_line import launched_engine, parse
-from kvitals.dashboards.boards import boards_by_family
+from kvitals.dashboards.board_files import boards_by_family
 from kvitals.dashboards.lint.defect import Defect, Document
 from kvitals.dashboards.lint.lint import lint
 from kvitals.dashboards.lint.metrics import Metrics

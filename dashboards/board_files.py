@@ -41,6 +41,16 @@ def family_metrics(boards: Iterable[Board], knowledge: Knowledge) -> frozenset[s
     return frozenset(read)
 
 
+def boards_by_family(knowledge: Knowledge) -> dict[str, list[str]]:
+    """Families -> the titles of the boards that read them, directly or by signals. Raises OSError."""
+    titles: dict[str, list[str]] = {}
+    for board in shipped_boards().values():
+        metrics = family_metrics([board], knowledge)
+        for family in sorted({str(family_of(name, knowledge.families)) for name in metrics}):
+            titles.setdefault(family, []).append(board["title"])
+    return titles
+
+
 def with_options(board: Board, options: Options) -> Board:
     """A board that ships with other addresses and another scrape interval: its windows are those of the rules."""
     usual = Options()

@@ -17,10 +17,9 @@ from kvitals.dashboards.boards import (
 )
 from kvitals.dashboards.boards.board import Board, build
 from kvitals.dashboards.grafana import encode
-from kvitals.dashboards.queries import Queries, readable
+from kvitals.dashboards.queries import Queries
 from kvitals.diagnoser.sources.survey import FAST_SECONDS
-from kvitals.rules.loader import Knowledge, family_of
-from kvitals.series.promql import names
+from kvitals.rules.loader import Knowledge
 
 
 def boards(knowledge: Knowledge) -> tuple[Board, ...]:
@@ -43,26 +42,6 @@ def built(knowledge: Knowledge, runbooks: str, window: float = FAST_SECONDS) -> 
     the rules, in seconds."""
     queries = Queries(knowledge, window)
     return {f"boards/{board.name}.json": build(board, queries, runbooks) for board in boards(knowledge)}
-
-
-def boards_by_family(knowledge: Knowledge) -> dict[str, list[str]]:
-    """Families -> the titles of the boards that read them, directly or by signals."""
-    found: dict[str, list[str]] = {}
-    for title, read in _metrics_by_board(knowledge).items():
-        for family in {family_of(name, knowledge.families) for name in read} - {None}:
-            found.setdefault(str(family), []).append(title)
-    return found
-
-
-def _metrics_by_board(knowledge: Knowledge) -> dict[str, set[str]]:
-    """The metrics of families that each board reads, by its title."""
-    read: dict[str, set[str]] = {}
-    for board in built(knowledge, "").values():
-        asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
-        asked += [mark["target"]["expr"] for mark in board["annotations"]["list"]]
-        known = (name for expr in asked for name in names(readable(expr)) if family_of(name, knowledge.families))
-        read.setdefault(board["title"], set()).update(known)
-    return read
 
 
 def files(knowledge: Knowledge, runbooks: str, window: float = FAST_SECONDS) -> dict[str, str]:

@@ -91,7 +91,7 @@ def test_the_wheel_has_every_rule_and_its_page(kvitals: Path, tmp_path: Path) ->
     for path in (ROOT / "rules/codes").glob("*.yaml"):
         assert path.name[:5] in listed.stdout
     assert "KV cache full: requests wait for blocks" in run(kvitals, "explain", "KVC01", cwd=tmp_path).stdout
-    assert "The time between two output tokens" in " ".join(run(kvitals, "explain", "itl", cwd=tmp_path).stdout.split())
+    assert "the time between two output tokens" in " ".join(run(kvitals, "explain", "itl", cwd=tmp_path).stdout.split())
 
 
 def test_the_wheel_writes_boards_rules_and_the_mixin(kvitals: Path, tmp_path: Path) -> None:

@@ -167,3 +167,12 @@ def test_what_needs_no_command_takes_little_cpu(word: str) -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(taken) < 0.25
+
+
+def test_every_command_can_be_read_without_what_draws_boards() -> None:
+    """The wheel has no grafanalib: `upgrade` imported it, and with it all commands, completion too."""
+    absent = "import sys; sys.modules['grafanalib'] = None"
+    code = f"{absent}; from kvitals.ui.cli.main import main; main(['completion', 'bash'])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "upgrade" in ran.stdout
