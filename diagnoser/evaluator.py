@@ -104,13 +104,13 @@ class Judgement(msgspec.Struct, frozen=True):
 
     @property
     def is_true(self) -> bool:
-        """Whether its condition holds now, which may not count yet. Of what is told when asked it does not."""
+        """Whether its condition holds now, though it may not count yet. False where its verdict is not made yet."""
         return isinstance(self.how, Verdict) and bool(self.how.truth)
 
 
 class _Pair(msgspec.Struct, frozen=True):
-    """A rule and an entity that it is for. `key`: of what is remembered of them. `clear` and `unknown` are what is said
-    of most at most moments; why is told when asked, of the latest moment.
+    """A rule and an entity that it is for. `key`: of what is remembered of them. `clear` and `unknown`: the usual
+    judgements; their reasons are calculated on request, for the latest moment.
 
     The garbage collector must see it: both judgements hold their judge, which holds the pairs.
     """

@@ -94,7 +94,7 @@ class SpanIntake:
         return self._token_file is None or has_token(authorization, self._token_file)
 
     async def take(self, payload: bytes, decode: Callable[[bytes], list[SpanGroup]]) -> tuple[int, str]:
-        """Read a request. Returns how many spans of it can not be used and why. Raises OtlpFormatError, BusyError.
+        """Read a request. Returns how many of its spans are unusable and why. Raises OtlpFormatError, BusyError.
 
         One at a time: so what unpacked requests take is that of one.
         """

@@ -172,17 +172,3 @@ def test_every_lever_is_written_in_every_form(form: str, system: str, tmp_path: 
         diffs += unified_diff(path, content, after)
     subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=diffs.encode(), check=True)
     assert {path: (tmp_path / path).read_text() for path in made} == made
-
-
-@pytest.mark.parametrize("form", ["deployment", "deployment_shell", "image_only"])
-def test_the_manifest_is_valid_for_kubernetes(form: str) -> None:
-    validate = pytest.importorskip("kubernetes_validate")
-    make, ending, _ = FORMS[form]
-    for name, changes, before in list(cases("vllm", form))[::8]:
-        content = make("vllm", before)
-        (command,) = engine_commands(f"x{ending}", content)
-        after = yaml.safe_load(apply_edits(content, command.edits(changes)))
-        try:
-            validate.validate(after, "1.34", strict=True)
-        except validate.ValidationError as error:
-            raise AssertionError(f"{name}: {error}") from error
