@@ -16,11 +16,11 @@ from kvitals.app.sources.recording import Moments, RecordingVerdict, judge_recor
 from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser import change_effect
 from kvitals.diagnoser.change_effect import BeforeAfter, ConfigurationChange, Period
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.signals import EvaluationSpan, Signals, by_entity
 from kvitals.diagnoser.steps import Steps, gather, step_of
+from kvitals.rules.expressions import expression
 from kvitals.rules.finding import Entity, Finding, LeverAdvice, PredictedValue, SinceChange, Triage
 from kvitals.rules.model import SCOPES, Lever
 from kvitals.series.promql import expand

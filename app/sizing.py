@@ -13,13 +13,13 @@ from kvitals.app.pipeline import Setup
 from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.app.trace_files import read_trace
 from kvitals.diagnoser import steps
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.operating_point import Limit, operating_point
 from kvitals.diagnoser.sizing.workload import Lengths
 from kvitals.diagnoser.steps import Steps, gather, step_of
 from kvitals.kvcache.accesses import Accesses
 from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError
 from kvitals.kvcache.whatif import ReplayPlan, what_if
+from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
 from kvitals.series.types import Floats
 

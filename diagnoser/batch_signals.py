@@ -63,7 +63,7 @@ class Ahead(Signals):
         self.now = Moment(self.source, span.at)
         for name in names:
             if name not in known:
-                known[name] = self._evaluate(name, compiled[name], possible=True)
+                known[name] = self._evaluate(name, compiled)
         self._remember(group, names, span.at)
         self.now = Moment(self.source, span.at)
         return known

@@ -14,8 +14,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.steps import Ask
+from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES, Constraint
 from kvitals.series.types import Bools, Floats, Labels
 

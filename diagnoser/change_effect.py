@@ -17,9 +17,9 @@ from typing import Literal
 
 import msgspec
 
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.steps import Ask, Steps
 from kvitals.diagnoser.text import render
+from kvitals.rules.expressions import expression
 from kvitals.rules.finding import Effect, EffectVerdict, LeverAdvice, PredictedValue
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import SCOPES, Lever, Quantity, Signal

@@ -15,10 +15,10 @@ from typing import Literal
 
 from kvitals.diagnoser.binding import CONSTRAINTS, UNKNOWN, over_known
 from kvitals.diagnoser.evaluator import Judge, Judgement
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import render
 from kvitals.rules.compiled_signal import compile_signal
+from kvitals.rules.expressions import expression
 from kvitals.rules.loader import SIGNAL_PREFIX
 from kvitals.rules.model import SCOPES, Constraint, EvidenceQuery, Rule
 from kvitals.series.promql import Expr, Use, selectors

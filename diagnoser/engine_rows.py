@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from kvitals.diagnoser.evaluator import Judge, Judgement
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import render
 from kvitals.diagnoser.triage import engine_verdict
+from kvitals.rules.expressions import expression
 from kvitals.rules.finding import EngineRow, Entity, Finding, Measure, Point, Triage, reached_from
 from kvitals.rules.loader import SIGNAL_PREFIX
 from kvitals.rules.model import SCOPES, Severity

@@ -10,12 +10,12 @@ from functools import lru_cache, partial
 
 import msgspec
 
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.kleene import ComparisonResult, Values, Verdict, decide, truths
 from kvitals.diagnoser.signals import EvaluationSpan, Signals, SignalValues
 from kvitals.diagnoser.text import plain, render, render_apart
 from kvitals.rules.condition import Comparison, Condition, alternatives, comparisons, parse_condition
 from kvitals.rules.engine_map import find_map, told_by_programs
+from kvitals.rules.expressions import expression
 from kvitals.rules.finding import Outcome
 from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
 from kvitals.rules.model import AROUND, SCOPES, Rule, Scope

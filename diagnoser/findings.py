@@ -11,12 +11,12 @@ import msgspec
 
 from kvitals.diagnoser.confidence import Weighing
 from kvitals.diagnoser.evaluator import Judge, Judgement, harmless, missing_signals
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.levers import Levers
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import fill_known, lower_title, plain, render
+from kvitals.rules.expressions import expression
 from kvitals.rules.finding import (
     Entity,
     Evidence,

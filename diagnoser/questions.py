@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvitals.diagnoser.evaluator import Judge
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.signals import EvaluationSpan, by_entity
+from kvitals.rules.expressions import expression
 from kvitals.rules.loader import parameters
 from kvitals.rules.model import SCOPES, Rule
 from kvitals.series.promql import Vector, expand

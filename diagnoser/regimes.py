@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvitals.diagnoser.evaluator import ENTITIES
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.steps import Ask, Counts, gather, objectives
 from kvitals.diagnoser.text import render
+from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
 from kvitals.series.types import Floats
 

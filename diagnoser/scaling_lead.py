@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.operating_point import PERCENTILE, quantiles
 from kvitals.diagnoser.steps import SECONDS_AT_ONCE, Ask, Counts, bound
+from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
 from kvitals.series.types import Bools, Floats, Labels
 

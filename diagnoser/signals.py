@@ -7,12 +7,11 @@ time and queries read. A signal that has no value leaves a stale marker, and say
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.text import render
 from kvitals.rules.compiled_signal import (
     STAND_INS,
@@ -22,6 +21,7 @@ from kvitals.rules.compiled_signal import (
     sample_gate,
     with_windows,
 )
+from kvitals.rules.expressions import expression
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of
 from kvitals.rules.model import SCOPES, Signal
 from kvitals.rules.origins import FACTS, HISTORY, PAGE, TRAFFIC, origins
@@ -166,10 +166,13 @@ class Union:
 
 @dataclass(frozen=True)
 class _Possible:
-    """Signals that may have a value, with the series of a version and from one moment until another."""
+    """What a stage can know with the series of a version, from one moment until another."""
 
     names: frozenset[str]
-    version: tuple[int, int]
+    """Signals that may have a value."""
+    counted: frozenset[str]
+    """Signals of which samples may be counted, with or without a value."""
+    version: tuple[int, int] | None
     since: float
     until: float
 
@@ -186,7 +189,7 @@ class Signals:
         self._columns: dict[SeriesGroup, set[int]] = {}  # with a value in the last row
         self._templates = {n: compile_signal(s, STAND_INS, expression) for n, s in knowledge.signals.items()}
         self._compiled: dict[tuple[float, float, bool], Mapping[str, CompiledSignal]] = {}
-        self._batches: list[ExpressionBatch] = []  # of each stage
+        self._batches: dict[SeriesGroup, tuple[frozenset[str], ExpressionBatch]] = {}  # stage -> of which signals
         self._that_can: dict[SeriesGroup, _Possible] = {}  # of each stage
         self._readers = _readers(knowledge)
         self._stages = [(self.store.group(g), n) for g, n in _stages(knowledge, self._readers).items()]
@@ -208,36 +211,53 @@ class Signals:
         """
         compiled: Mapping[str, CompiledSignal] = yield partial(self._compile, span)
         known: dict[str, SignalValues] = {}
-        for (group, names), batch in zip(self._stages, self._batches, strict=True):
+        for group, names in self._stages:
             self.now = Moment(self.source, span.at)
-            yield partial(self.now.prepare, batch)
-            known |= yield partial(self._evaluate_stage, group, names, compiled, span.at)
+            possible = yield partial(self._that_may_be, group, names, compiled, span.at)
+            yield partial(self._prepare, group, possible, compiled)
+            known |= yield partial(self._evaluate_stage, names, possible, compiled)
             self.known = known
             self._remember(group, names, span.at)
             yield None
         self.now = Moment(self.source, span.at)
         return self.known
 
+    def _prepare(self, stage: SeriesGroup, possible: _Possible, compiled: Mapping[str, CompiledSignal]) -> None:
+        """Read what the stage's signals share at once."""
+        names = possible.names | possible.counted
+        if stage not in self._batches or self._batches[stage][0] != names:
+            reads = [read for name in sorted(names) for read in compiled[name].reads_at_once]
+            self._batches[stage] = names, ExpressionBatch(reads, self.source.window)
+        self.now.prepare(self._batches[stage][1])
+
     def _evaluate_stage(
-        self, group: SeriesGroup, names: Sequence[str], compiled: Mapping[str, CompiledSignal], at: float
+        self, names: Sequence[str], possible: _Possible, compiled: Mapping[str, CompiledSignal]
     ) -> dict[str, SignalValues]:
-        possible = self._that_may_be(group, names, compiled, at)
-        return {name: self._evaluate(name, compiled[name], possible=name in possible) for name in names}
+        return {
+            name: self._evaluate(name, compiled, name in possible.names, name in possible.counted) for name in names
+        }
 
     def _that_may_be(
         self, stage: SeriesGroup, names: Sequence[str], compiled: Mapping[str, CompiledSignal], at: float
-    ) -> frozenset[str]:
-        """Those of a stage's signals of which there are the series that they can not do without."""
+    ) -> _Possible:
+        """What there are the series for that a stage's signals, or the counts of their samples, need."""
         known = self._that_can.get(stage)
-        if known is not None and known.version == self.source.version and known.since <= at < known.until:
-            return known.names
+        version = self.source.version
+        if known is not None and known.version == version is not None and known.since <= at < known.until:
+            return known
+        exists = _Memo(self.source.finds)
         there = _Memo(lambda selector: self.source.may_find(selector, at))
-        found = frozenset(n for n in names if all(any(there[one] for one in either) for either in compiled[n].reads))
-        if self.source.version is not None:
-            begins = (self.source.begins(one) for one in there)
-            until = min((begin for begin in begins if begin > at + MILLISECOND), default=math.inf)
-            self._that_can[stage] = _Possible(found, self.source.version, at, until)
-        return found
+        templates = self._templates
+        found = frozenset(
+            n for n in names if _all_found(templates[n].reads, exists) and _all_found(compiled[n].reads, there)
+        )
+        counted = frozenset(
+            n for n in names if templates[n].samples is not None and _all_found(templates[n].samples_reads, exists)
+        )
+        begins = (self.source.begins(one) for one in there)
+        until = min((begin for begin in begins if begin > at + MILLISECOND), default=math.inf)
+        self._that_can[stage] = _Possible(found, counted, version, at, until)
+        return self._that_can[stage]
 
     def why_missing(self, name: str, entity: Labels, span: EvaluationSpan) -> Missing:
         """Why a signal has no value for an entity, what it lacks, and what would bring that."""
@@ -288,23 +308,23 @@ class Signals:
         key = (span.fast, span.slow, span.cold)
         if key not in self._compiled:
             compiled = self._with_windows(span.windows)
-            self._compiled, self._that_can = {key: compiled}, {}
-            self._batches = [
-                ExpressionBatch([e for n in names for e in compiled[n].reads_at_once], self.source.window)
-                for _, names in self._stages
-            ]
+            self._compiled, self._that_can, self._batches = {key: compiled}, {}, {}
         return self._compiled[key]
 
     def _with_windows(self, windows: WindowDurations) -> Mapping[str, CompiledSignal]:
         return with_windows(self._templates, windows)
 
-    def _evaluate(self, name: str, compiled: CompiledSignal, *, possible: bool) -> SignalValues:
-        signal = self.knowledge.signals[name]
-        scope = SCOPES[signal.scope]
-        values = self.by_entity(self.now.evaluate(compiled.expr), scope) if possible else {}
-        if compiled.samples is None or signal.samples is None:
+    def _evaluate(
+        self, name: str, compiled: Mapping[str, CompiledSignal], possible: bool = True, counted: bool = True
+    ) -> SignalValues:
+        """What is known of a signal now. possible, counted: whether there may be a value, and samples to count."""
+        scope = SCOPES[self.knowledge.signals[name].scope]
+        values = self.by_entity(self.now.evaluate(compiled[name].expr), scope) if possible else {}
+        if self.knowledge.signals[name].samples is None:
             return SignalValues(values)
-        return with_enough_samples(signal, values, self.by_entity(self.now.evaluate(compiled.samples), scope))
+        samples = compiled[name].samples if counted else None
+        counts = {} if samples is None else self.by_entity(self.now.evaluate(samples), scope)
+        return with_enough_samples(self.knowledge.signals[name], values, counts)
 
     def by_entity(self, result: Vector | float, scope: tuple[str, ...]) -> dict[Labels, float]:
         """As the function of that name. The labels of an entity are always the same object, which is soon found."""
@@ -401,6 +421,11 @@ def by_entity(result: Vector | float, scope: Sequence[str]) -> dict[Labels, floa
 def duration(seconds: float) -> str:
     """A PromQL duration to the millisecond."""
     return f"{round(seconds * 1000)}ms"
+
+
+def _all_found(reads: Sequence[Set[Selector]], there: Mapping[Selector, bool]) -> bool:
+    """Whether at least one selector of each set finds a series."""
+    return all(any(there[selector] for selector in either) for either in reads)
 
 
 class _Memo(dict[Selector, bool]):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from kvitals.diagnoser.evaluator import ENTITIES
-from kvitals.diagnoser.expressions import expression
+from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
 from kvitals.series.promql import Expr, Series
 from kvitals.series.types import METRIC_NAME, Floats, Labels, Matcher, MatchOp, SeriesSource

@@ -6,7 +6,7 @@ this module, so that `$window` and `$scope` are expanded, and "enough samples" i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -112,6 +112,11 @@ class CompiledSignal:
         return selections(self.expr) if self.known_reads is None else self.known_reads
 
     @cached_property
+    def samples_reads(self) -> list[frozenset[Selector]]:
+        """The same for what counts its samples; nothing where it has no gate."""
+        return [] if self.samples is None else selections(self.samples)
+
+    @cached_property
     def reads_at_once(self) -> list[Expr]:
         """What the value and its gate read, for an `ExpressionBatch`."""
         return [read for expr in self.exprs for read in reads_at_once(expr)]
@@ -154,8 +159,9 @@ STAND_INS = WindowDurations("12345ms", "12469ms", "12589ms")
 """Durations that no expression has, each with a step of its own: what is compiled with them is a template."""
 
 
-def with_windows(templates: Mapping[str, CompiledSignal], windows: WindowDurations) -> dict[str, CompiledSignal]:
-    """The signals that were compiled with `STAND_INS`, for these windows. Much cheaper than to parse them again."""
+def with_windows(templates: Mapping[str, CompiledSignal], windows: WindowDurations) -> Mapping[str, CompiledSignal]:
+    """The signals that were compiled with `STAND_INS`, for these windows, each when it is first asked for. Much cheaper
+    than to parse them again: of most signals an engine has no series."""
     lengths = (
         (STAND_INS.fast, windows.fast),
         (STAND_INS.slow, windows.slow),
@@ -163,8 +169,27 @@ def with_windows(templates: Mapping[str, CompiledSignal], windows: WindowDuratio
     )
     seconds = {_seconds(stand_in): _seconds(length) for stand_in, length in lengths}
     seconds |= {_seconds(step_of(stand_in)): _seconds(step_of(length)) for stand_in, length in lengths}
-    durations = _Durations(seconds)
-    return {name: durations.compiled(template) for name, template in templates.items()}
+    return _InWindows(templates, _Durations(seconds))
+
+
+class _InWindows(Mapping[str, CompiledSignal]):
+    """Templates with their durations replaced when they are first asked for."""
+
+    def __init__(self, templates: Mapping[str, CompiledSignal], durations: _Durations) -> None:
+        self._templates, self._durations = templates, durations
+        self._compiled: dict[str, CompiledSignal] = {}
+
+    def __getitem__(self, name: str) -> CompiledSignal:
+        compiled = self._compiled.get(name)
+        if compiled is None:
+            compiled = self._compiled[name] = self._durations.compiled(self._templates[name])
+        return compiled
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._templates)
+
+    def __len__(self) -> int:
+        return len(self._templates)
 
 
 @lru_cache(maxsize=256)

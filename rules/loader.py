@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from kvitals.rules.compiled_signal import compile_signal
+from kvitals.rules.compiled_signal import STAND_INS, compile_signal
 from kvitals.rules.condition import Condition, parse_condition
+from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES, Family, Lever, Overrides, Rule, Signal
 from kvitals.rules.model import SIGNAL_PREFIX as SIGNAL_PREFIX
 from kvitals.rules.origins import PAGE, origins
@@ -399,9 +400,12 @@ def check_signal(name: str, signal: Signal) -> str | None:
     if signal.origin and signal.origin not in origins():
         return f"signal `{name}`: unknown origin `{signal.origin}`"
     try:
-        compile_signal(signal)
-    except PromQLError as error:
-        return f"signal `{name}`: {error}"
+        compile_signal(signal, STAND_INS, expression)  # as whoever evaluates it does, so that it is parsed once
+    except PromQLError:
+        try:
+            compile_signal(signal)  # for a message with durations that a reader knows
+        except PromQLError as error:
+            return f"signal `{name}`: {error}"
     return None
 
 

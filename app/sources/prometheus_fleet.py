@@ -14,7 +14,6 @@ from kvitals.app.identity import KnownEngine, address, known_engine, without_ran
 from kvitals.app.pipeline import Setup, mutes
 from kvitals.diagnoser.engine_rows import with_engines
 from kvitals.diagnoser.evaluator import ENTITIES, Judge
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.sources.engine_pages import read_pages, scalers
 from kvitals.diagnoser.sources.presence import Presence, presence
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess, PrometheusQuery, ServerError
@@ -22,6 +21,7 @@ from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
 from kvitals.diagnoser.sources.served import Dialect, FamilyDialect, ServedFamilies
 from kvitals.diagnoser.sources.survey import Survey, survey
 from kvitals.diagnoser.triage import triage
+from kvitals.rules.expressions import expression
 from kvitals.rules.finding import DocumentSource, SloInForce, Triage
 
 _OBJECTIVES = [expression(f'{which} by (slo, source) (kvitals_slo_seconds{{class=""}})') for which in ("min", "max")]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.review.result import IncidentLever, Incidents, ReviewIncident
 from kvitals.diagnoser.review.work import Week
 from kvitals.diagnoser.steps import Ask
+from kvitals.rules.expressions import expression
 from kvitals.rules.finding import Finding, LeverAdvice
 from kvitals.rules.model import Rule
 from kvitals.series.history.event_log import Episode, HistoryEvent

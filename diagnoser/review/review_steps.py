@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.steps import Ask, Counts, bound
+from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
 from kvitals.series.promql import Series
 from kvitals.series.types import Floats, Labels

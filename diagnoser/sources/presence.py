@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kvitals.diagnoser.evaluator import ENTITIES
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.sources.remote import RemoteSignals
 from kvitals.rules.compiled_signal import compile_signal
+from kvitals.rules.expressions import expression
 from kvitals.rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge, family_of
 from kvitals.rules.model import SCOPES
 from kvitals.series.types import Labels

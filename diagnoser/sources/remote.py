@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from kvitals.diagnoser.evaluator import ENTITIES, INFO, TRAFFIC, Judge, Judgement, Memory, seconds
-from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.signals import (
     EvaluationSpan,
     Missing,
@@ -21,6 +20,7 @@ from kvitals.diagnoser.signals import (
 )
 from kvitals.diagnoser.sources.served import Rows, ServedFamilies, Snapshot, focus_engines, vector
 from kvitals.rules.compiled_signal import CompiledSignal, needed_metrics
+from kvitals.rules.expressions import expression
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import SCOPES
 from kvitals.rules.origins import AGENT, SERVER

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from kvitals.diagnoser.batch_signals import Ahead
-from kvitals.diagnoser.expressions import expression
 from kvitals.rules.compiled_signal import STAND_INS, WindowDurations, compile_signal, selections, with_windows
+from kvitals.rules.expressions import expression
 from kvitals.rules.loader import load
 from kvitals.rules.model import Signal
 from kvitals.series.window import Window
