@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kvitals.app.pipeline import Pipeline
-from kvitals.diagnoser.evaluator import Judgement, seconds
+from kvitals.diagnoser.judgement import Judgement, seconds
 from kvitals.rules.finding import Finding
 from kvitals.rules.loader import parameters
 from kvitals.rules.model import Rule

@@ -23,8 +23,9 @@ from kvitals.app.last_cascade import with_last_cascade
 from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.diagnoser.engine_rows import with_engines
-from kvitals.diagnoser.evaluator import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.findings import Mute
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.last_regime import last_regime
 from kvitals.diagnoser.replays import RecordedLookups, Replays
 from kvitals.diagnoser.signals import EvaluationSpan, Signals

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from kvitals.agent.paths import state_directory
-from kvitals.diagnoser.evaluator import Memory
+from kvitals.diagnoser.judgement import Memory
 from kvitals.series.files import FileInUseError, lock_file, make_directory, read_regular, replace_file, too_large
 
 MAX_BYTES = 16 << 20

@@ -17,7 +17,7 @@ from kvitals.dashboards.alerts_conditions import applies
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_text import entity, links, signal_value
 from kvitals.dashboards.recording_rules import indent_text
-from kvitals.diagnoser.evaluator import seconds
+from kvitals.diagnoser.judgement import seconds
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import SCOPES, Rule, Severity
 

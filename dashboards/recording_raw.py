@@ -12,7 +12,7 @@ from typing import Any
 
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.recording_rules import RecordingRules, definition, group_of, in_order, rule_of
-from kvitals.diagnoser.evaluator import ENTITIES, INFO
+from kvitals.diagnoser.entities import ENTITIES, INFO
 from kvitals.diagnoser.sources.engine_pages import FACT, OBJECTIVE, Pages, page_maps
 from kvitals.rules.compiled_signal import selections
 from kvitals.rules.engine_map import EngineMap

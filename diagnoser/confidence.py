@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Literal
 
 from kvitals.diagnoser.binding import CONSTRAINTS, UNKNOWN, over_known
-from kvitals.diagnoser.evaluator import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import render
 from kvitals.rules.compiled_signal import compile_signal

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kvitals.diagnoser.evaluator import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import render
 from kvitals.diagnoser.triage import engine_verdict

@@ -3,109 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 import msgspec
 
-from kvitals.diagnoser.kleene import ComparisonResult, Values, Verdict, decide, truths
-from kvitals.diagnoser.signals import EvaluationSpan, Signals, SignalValues
-from kvitals.diagnoser.text import plain, render, render_apart
+from kvitals.diagnoser import short_window
+from kvitals.diagnoser.entities import ENTITIES, IN_FRONT, INFO, NOTHING_KNOWN, Entities, not_for
+from kvitals.diagnoser.judgement import Judgement, Memory, seconds
+from kvitals.diagnoser.kleene import Values, Verdict, decide, truths
+from kvitals.diagnoser.reasons import describe_false, describe_true, missing_signals, signals_in
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
+from kvitals.diagnoser.text import plain, render
 from kvitals.rules.condition import Comparison, Condition, alternatives, comparisons, parse_condition
 from kvitals.rules.engine_map import find_map, told_by_programs
 from kvitals.rules.expressions import expression
-from kvitals.rules.finding import Outcome
 from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
-from kvitals.rules.model import AROUND, SCOPES, Rule, Scope
+from kvitals.rules.model import SCOPES, Rule, Scope
 from kvitals.series.promql import Expr, ExpressionBatch, NumberLiteral, Selector, evaluate, expand
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import Labels
 
-ENTITIES = "kvitals_target_up"
-INFO = "kvitals_engine_info"
 TRAFFIC = "traffic"
-IN_FRONT = ("router", "gateway")
-"""Programs that see requests pass and engines from outside: what they do not tell is not missing."""
 FORGET_SECONDS = 300.0
-GLANCE_SECONDS = 10.0
-"""The shortest window in which a change is confirmed: two looks of an agent after the first that saw it."""
-GLANCE_STEP = 5.0
 MAX_REASONS = 3
 """Comparisons that a conclusion names, where any one of several conditions is enough."""
 TOO_EARLY = "too early to judge"
 """How the reason begins of what is true, where the judge has not watched for as long as the rule asks for."""
-
-_IS = {">": "above", "<": "below", ">=": "at least", "<=": "at most", "==": "which is", "!=": "and not"}
-_NOT = {">": "not above", "<": "not below", ">=": "below", "<=": "above", "==": "not", "!=": "is"}
-_NOTHING = Labels()
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def seconds(duration: str) -> float:
-    """`90s`, `5m` as seconds."""
-    return float(duration[:-1]) * _SECONDS[duration[-1]]
-
-
-class Memory(msgspec.Struct):
-    """What is remembered of one rule and one entity between cycles."""
-
-    true_since: float | None = None  # start of the current run of true
-    last_true: float | None = None
-    fired: bool = False
-    from_start: bool = False  # the run was already true when first looked at
-    fired_cold: bool = False  # it was true, and so fired, in the last window without history
-
-    @property
-    def blank(self) -> bool:
-        return not self.fired and self.true_since is None
-
-
-class Judgement(msgspec.Struct, frozen=True):
-    """One rule on one entity at one moment."""
-
-    rule: Rule
-    entity: Labels
-    outcome: Outcome
-    why: str | Callable[[], str]  # or how to tell, of what is rarely asked
-    how: Verdict | Callable[[], Verdict] | None  # the same of what made it
-    since: float | None = None
-    since_at_least: bool = False
-    early: float | None = None  # seconds for which it has been true, where that is less than `for`
-    short: float | None = None  # seconds of the short window that shows it, where the long one does not
-
-    @property
-    def reason(self) -> str:
-        """Why it is so, for people. To be asked before the next moment is judged."""
-        return self.why if isinstance(self.why, str) else self.why()
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """The comparisons that made it; None of what is clear or has nothing to judge. To be asked as early."""
-        return self.how if self.how is None or isinstance(self.how, Verdict) else self.how()
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether its condition holds, and nobody has watched for as long as its `for`: it is too early to judge."""
-        return self.early is not None and self.outcome == "unknown"
-
-    @property
-    def is_new_symptom(self) -> bool:
-        """Whether it is a page-worthy symptom whose condition holds, and does not count yet."""
-        pages = self.rule.kind == "symptom" and self.rule.severity == "page"
-        return pages and self.early is not None and self.outcome != "fired"
-
-    @property
-    def is_recent_symptom(self) -> bool:
-        """Whether it is a page-worthy symptom that is true, and its beginning was seen."""
-        pages = self.rule.kind == "symptom" and self.rule.severity == "page"
-        return pages and (self.early is not None or self.outcome == "fired") and not self.since_at_least
-
-    @property
-    def is_true(self) -> bool:
-        """Whether its condition holds now, though it may not count yet. False where its verdict is not made yet."""
-        return isinstance(self.how, Verdict) and bool(self.how.truth)
 
 
 class _Pair(msgspec.Struct, frozen=True):
@@ -134,60 +60,6 @@ class _Pairs:
 
 
 @dataclass
-class _Entities:
-    """Who is there at one moment."""
-
-    at: float
-    entity: Callable[[Labels, tuple[str, ...]], Labels]
-    up: Sequence[Labels] = ()
-    infos: Sequence[Labels] = ()
-    _of: dict[str, list[Labels]] = field(default_factory=dict)  # by scope
-    _info: dict[tuple[str, ...], dict[Labels, Labels]] = field(default_factory=dict)  # names of labels -> by entity
-    _around: dict[tuple[Scope, Labels], dict[Scope, Labels]] = field(default_factory=dict)
-    _told: dict[Labels, Labels] = field(default_factory=dict)  # entity -> what is known of it
-    _texts: dict[Labels, str] = field(default_factory=dict)
-    _first: dict[tuple[str, ...], dict[Labels, Labels]] = field(default_factory=dict)  # scope -> entity -> a target
-    pairs: dict[str, _Pairs] = field(default_factory=dict)  # by the rule's code
-
-    def of(self, scope: str) -> list[Labels]:
-        if scope not in self._of:
-            self._of[scope] = sorted({self.entity(labels, SCOPES[scope]) for labels in self.up}, key=str)
-        return self._of[scope]
-
-    def text(self, entity: Labels) -> str:
-        """An entity as text; it is asked for by every rule."""
-        found = self._texts.get(entity)
-        if found is None:
-            found = self._texts[entity] = str(entity)
-        return found
-
-    def info(self, entity: Labels) -> Labels:
-        found = self._told.get(entity)
-        if found is None:
-            names = tuple(entity)
-            if names not in self._info:
-                self._info[names] = {labels.keep(names): labels for labels in self.infos}
-            found = self._told[entity] = self._info[names].get(entity, _NOTHING)
-        return found
-
-    def around(self, scope: Scope, entity: Labels) -> dict[Scope, Labels]:
-        """An entity and what it is part of, by scope. `up` tells an engine's pool, which its identity does not."""
-        key = (scope, entity)
-        if key not in self._around:
-            labels = self._targets(SCOPES[scope]).get(entity, entity)
-            self._around[key] = {wider: labels.keep(SCOPES[wider]) for wider in AROUND[scope]}
-        return self._around[key]
-
-    def _targets(self, scope: tuple[str, ...]) -> dict[Labels, Labels]:
-        """The first target of each entity."""
-        if scope not in self._first:
-            first = self._first[scope] = {}
-            for labels in self.up:
-                first.setdefault(labels.keep(scope), labels)
-        return self._first[scope]
-
-
-@dataclass
 class Judge:
     """Judges all rules at successive moments. `params`: rule code -> parameter -> value."""
 
@@ -201,7 +73,8 @@ class Judge:
     _conditions: dict[str, tuple[Condition, Condition]] = field(default_factory=dict)
     _needs: dict[str, list[str]] = field(default_factory=dict)
     _batch: ExpressionBatch | None = None  # what the sides of all conditions read
-    _entities: _Entities | None = None
+    _entities: Entities | None = None
+    _pairs_of: dict[str, _Pairs] = field(default_factory=dict)  # rule code -> while the entities are the same
     _span: EvaluationSpan | None = None  # the moment that is judged
     _values: dict[int, tuple[Values, Values]] = field(default_factory=dict)  # by id of a comparison, at that moment
     _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
@@ -221,32 +94,24 @@ class Judge:
         """The same in steps."""
         yield from self.signals.observe_steps(span)
         judgements: list[Judgement] = yield partial(self._judge_rules, span)
-        short = self._glance_span(judgements, span)
+        short = short_window.short_span(judgements, span) if self.glances else None
         if short is None:
             self._short = {}
             return self._promoted(judgements, span.at)
         in_short: list[Judgement] = yield from self._glance_judge().judge_steps(short)
         over = {(j.rule.code, j.entity) for j in in_short if j.outcome == "clear"}
-        promoted = self._promoted(self._confirmed(judgements, in_short), span.at, over)
-        return self._with_causes_of(in_short, promoted, short)
-
-    def _glance_span(self, found: Sequence[Judgement], span: EvaluationSpan) -> EvaluationSpan | None:
-        """The window since a page-worthy symptom became true, to be judged by itself beside the long one; None where
-        each such symptom is true for less than `GLANCE_SECONDS` or for as long as the long window."""
-        if not self.glances or span.cold:
-            return None
-        held = [span.at - j.since for j in found if j.is_recent_symptom and j.since is not None]
-        since = max((seconds for seconds in held if GLANCE_SECONDS <= seconds < span.fast), default=0.0)
-        if not since:
-            return None
-        length = since // GLANCE_STEP * GLANCE_STEP  # few lengths, as each is compiled anew
-        return EvaluationSpan(span.at, length, length, cold=True)
+        promoted = self._promoted(short_window.confirm_symptoms(judgements, in_short, self.memory), span.at, over)
+        open_ = self._open(promoted, span.at)
+        counted, self._short = short_window.add_hidden_causes(in_short, promoted, short, open_, self._short)
+        return counted
 
     def _glance_judge(self) -> Judge:
         """A judge of the same rules that remembers nothing from one moment to the next."""
         if self._glance is None:
             families = self.signals.source.families
-            self._glance = Judge(self.knowledge, Signals(self.knowledge, families, GLANCE_SECONDS), self.params)
+            self._glance = Judge(
+                self.knowledge, Signals(self.knowledge, families, short_window.SHORTEST_SECONDS), self.params
+            )
         self._glance.memory.clear()
         return self._glance
 
@@ -258,52 +123,13 @@ class Judge:
         judge = self._glance_judge()
         return judge, judge.judge(replace(span, slow=span.fast, cold=True))
 
-    def _confirmed(self, found: list[Judgement], in_short: Sequence[Judgement]) -> list[Judgement]:
-        """New symptoms that are true in the short window as well count now. Each keeps the moment since which it is
-        true, so it is the same episode once its `for` is over."""
-        true = {(j.rule.code, j.entity) for j in in_short if j.outcome == "fired"}
+    def _open(self, found: Sequence[Judgement], at: float) -> short_window.OpenSymptoms:
+        return short_window.open_symptoms(found, partial(self.around, at=at))
 
-        def confirmed(judgement: Judgement) -> Judgement:
-            rule, entity = judgement.rule, judgement.entity
-            if judgement.early is None or rule.kind != "symptom" or (rule.code, entity) not in true:
-                return judgement
-            self.memory[f"{rule.code}{entity}"].fired = True
-            return msgspec.structs.replace(judgement, outcome="fired", why="")
-
-        return [confirmed(judgement) for judgement in found]
-
-    def _with_causes_of(
-        self, in_short: Sequence[Judgement], found: list[Judgement], short: EvaluationSpan
+    def _promoted(
+        self, found: Sequence[Judgement], at: float, over: Container[tuple[str, Labels]] = ()
     ) -> list[Judgement]:
-        """Causes that only the short window shows count where they explain an open symptom: the minute before a change
-        is still in the mean of the long window, and no cause is above its limit there.
-
-        The verdict that made one stays that of the long window, as the figures of the document are. One that the long
-        window shows later begins when the short one first did, so it is one episode.
-        """
-        true = {(j.rule.code, j.entity) for j in in_short if j.outcome == "fired" and j.rule.kind == "cause"}
-        open_ = self._open(found, short.at)
-        shown: dict[str, float] = {}
-
-        def counted(judgement: Judgement) -> Judgement:
-            rule, entity = judgement.rule, judgement.entity
-            hidden = judgement.outcome in ("clear", "unknown") and (rule.code, entity) in true
-            if not hidden or not any((rule.scope, entity, code) in open_ for code in rule.explains):
-                return judgement
-            key = f"{rule.code}{entity}"
-            since = shown[key] = self._short.get(key, short.start)
-            return msgspec.structs.replace(
-                judgement, outcome="fired", why="", how=judgement.verdict, since=since, short=short.fast
-            )
-
-        counts = [counted(judgement) for judgement in found]
-        self._short = shown
-        return counts
-
-    def _open(self, found: Sequence[Judgement], at: float) -> set[tuple[Scope, Labels, str]]:
-        """The open symptoms, by every scope and entity of which a cause explains them."""
-        symptoms = [j for j in found if j.outcome == "fired" and j.rule.kind == "symptom"]
-        return {(scope, entity, j.rule.code) for j in symptoms for scope, entity in self.around(j, at).items()}
+        return short_window.promote_causes(found, self._open(found, at), over)
 
     def _judge_rules(self, span: EvaluationSpan) -> list[Judgement]:
         """Every rule for every entity of its scope, by the signals of this moment."""
@@ -365,13 +191,14 @@ class Judge:
         sides = (side for c in self._condition(rule) for found in comparisons(c) for side in (found.left, found.right))
         return {name for side in sides for name in signal_names(side)}
 
-    def _at(self, at: float) -> _Entities:
+    def _at(self, at: float) -> Entities:
         known = self._entities
         if known is None or known.at != at:
             up, infos = (evaluate(expression(family), self.signals.source, at) for family in (ENTITIES, INFO))
             assert not isinstance(up, float) and not isinstance(infos, float)
             if known is None or known.up != up.labels or known.infos != infos.labels:
-                known = self._entities = _Entities(at, self.signals.entity, up.labels, infos.labels)
+                known = self._entities = Entities(at, self.signals.entity, up.labels, infos.labels)
+                self._pairs_of = {}
             known.at = at
         return known
 
@@ -422,17 +249,17 @@ class Judge:
     def _pairs(self, rule: Rule, at: float) -> _Pairs:
         """What a rule is asked about, as long as entities and what is known of them stay the same."""
         there = self._at(at)
-        found = there.pairs.get(rule.code)
+        found = self._pairs_of.get(rule.code)
         if found is None:
-            found = there.pairs[rule.code] = _Pairs()
+            found = self._pairs_of[rule.code] = _Pairs()
             for entity in there.of(rule.scope) if self.only is None else self.only[rule.code]:
                 self._add(found, rule, entity, there)
         return found
 
-    def _add(self, pairs: _Pairs, rule: Rule, entity: Labels, there: _Entities) -> None:
-        info = there.info(entity) if rule.scope == "engine" else _NOTHING
+    def _add(self, pairs: _Pairs, rule: Rule, entity: Labels, there: Entities) -> None:
+        info = there.info(entity) if rule.scope == "engine" else NOTHING_KNOWN
         key = rule.code + there.text(entity)
-        if other := _not_for(rule, info):
+        if other := not_for(rule, info):
             pairs.not_for.append(key)
             pairs.told.append(Judgement(rule, entity, "n/a", other, None))
             return
@@ -493,8 +320,8 @@ class Judge:
 
     def not_applicable(self, rule: Rule, entity: Labels, span: EvaluationSpan, *, idle: bool = False) -> str:
         """Why a rule has nothing to judge on an entity; empty where it has. With `idle` no traffic is no reason."""
-        info = self.info(entity, span.at) if rule.scope == "engine" else _NOTHING
-        return _not_for(rule, info) or self._nothing_to_judge(rule, entity, span, idle=idle)
+        info = self.info(entity, span.at) if rule.scope == "engine" else NOTHING_KNOWN
+        return not_for(rule, info) or self._nothing_to_judge(rule, entity, span, idle=idle)
 
     def _nothing_to_judge(self, rule: Rule, entity: Labels, span: EvaluationSpan, *, idle: bool = False) -> str:
         """The same, of an entity that the rule is for."""
@@ -558,24 +385,6 @@ class Judge:
         since = span.at if self._since is None else self._since
         return memory.last_true is not None and memory.last_true < since and span.at - since < span.fast
 
-    def _promoted(self, found: list[Judgement], at: float, over: Container[tuple[str, Labels]] = ()) -> list[Judgement]:
-        """A cause that is true, if not for long yet, counts at once where a symptom that it explains is open.
-
-        `for` keeps short spikes from raising an alarm; when the alarm is there already, withholding the cause that is
-        true right now would only leave it unexplained. `over`: rules and entities of which a shorter window shows that
-        they are true no longer.
-        """
-        open_ = self._open(found, at)
-        return [
-            msgspec.structs.replace(j, outcome="fired", why="")
-            if j.early is not None
-            and j.rule.kind == "cause"
-            and (j.rule.code, j.entity) not in over
-            and any((j.rule.scope, j.entity, code) in open_ for code in j.rule.explains)
-            else j
-            for j in found
-        ]
-
     def why_unknown(self, verdict: Verdict, entity: Labels, span: EvaluationSpan) -> str:
         """Which signals were missing, and why."""
         missing = missing_signals(verdict)
@@ -595,54 +404,18 @@ class Judge:
         holding = [verdict for verdict in found if verdict.truth]
         if any(len(verdict.decided) > 1 for verdict in found):
             said, holding = set(PLACEHOLDER.findall(rule.conclusion)), holding[:1]
-            if all(said.issuperset(_named(d.comparison.left)) for v in holding for d in v.decided if d.truth):
+            if all(said.issuperset(signals_in(d.comparison.left)) for v in holding for d in v.decided if d.truth):
                 return ""
         true = [d for verdict in holding for d in verdict.decided if d.truth]
-        told = dict.fromkeys(_true(d, entity, self.signals.known, self.knowledge) for d in true)
+        told = dict.fromkeys(describe_true(d, entity, self.signals.known, self.knowledge) for d in true)
         return ", ".join([text for text in told if text][:MAX_REASONS])
 
     def why_false(self, verdict: Verdict, entity: Labels) -> str:
         """The first false comparison of a measured number, with its value, else the first at all."""
         signals = self.knowledge.signals
-        measured = [d for d in verdict.false if any(signals[n].unit != "bool" for n in _named(d.comparison.left))]
+        measured = [d for d in verdict.false if any(signals[n].unit != "bool" for n in signals_in(d.comparison.left))]
         first = next(iter(measured or verdict.false), None)
-        return describe(first, entity, self.signals.known, self.knowledge) if first else ""
-
-
-def _too_early(rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, held: float, watched: float) -> Judgement:
-    """A rule whose condition holds, for less than its `for`. It is clear, but unknown while nobody has watched for as
-    long as `for`: the condition may have held long before. Both in seconds."""
-    reason = f"true for {render(held, 'seconds')}, it counts after {rule.for_}"
-    if watched >= seconds(rule.for_):
-        return Judgement(rule, entity, "clear", reason, verdict, memory.true_since, early=held)
-    return Judgement(rule, entity, "unknown", f"{TOO_EARLY}: {reason}", verdict, memory.true_since, early=held)
-
-
-def harmless(cause: Judgement, judgements: Iterable[Judgement]) -> bool:
-    """Whether the symptoms by which a cause does harm are known to be clear on its entity: it is information."""
-    codes = cause.rule.harm
-    if not codes:
-        return False
-    seen = [j for j in judgements if j.rule.code in codes and j.entity == cause.entity]
-    kept = [j.outcome == "clear" and j.early is None for j in seen if j.outcome != "n/a"]
-    return bool(kept) and all(kept)
-
-
-def _not_for(rule: Rule, info: Labels) -> str:
-    """Why a rule is not for an engine of which so much is known; empty where it is."""
-    applies = rule.applies
-    system, kind, role = info.get("system", ""), info.get("kind", ""), info.get("role", "")
-    if system and applies.systems and system not in applies.systems:
-        return f"only for {', '.join(applies.systems)}, this is {system}"
-    if kind and applies.kinds and kind not in applies.kinds:
-        return f"not for a {kind}"
-    if role in applies.not_roles:
-        return f"not for the {role} side"
-    known = find_map(system)
-    return known.not_applicable.get(rule.code, "") if known is not None else ""
-
-
-_named = lru_cache(maxsize=4096)(signal_names)  # the same few expressions are asked about for every entity
+        return describe_false(first, entity, self.signals.known, self.knowledge) if first else ""
 
 
 @lru_cache(maxsize=4096)
@@ -653,38 +426,10 @@ def _plain(expr: Expr) -> str:
     return ""
 
 
-def missing_signals(verdict: Verdict) -> list[str]:
-    """The signals of the comparisons that could not be decided."""
-    names = [n for d in verdict.unknown for e in (d.comparison.left, d.comparison.right) for n in _named(e)]
-    return list(dict.fromkeys(names))
-
-
-def describe(decided: ComparisonResult, entity: Labels, known: Mapping[str, SignalValues], knowledge: Knowledge) -> str:
-    """A false comparison in words: `kv usage p90 is 41 %, not above 90 %`, or the values that it was made of."""
-
-    def is_(name: str) -> str:
-        return f"{plain(name)} is {render(known[name].values.get(entity), knowledge.signals[name].unit)}"
-
-    left, right = decided.comparison.left, decided.comparison.right
-    names = _named(left)
-    unit = knowledge.signals[names[0]].unit if names else "count"
-    if not isinstance(left, Selector) or unit == "bool":
-        return ", ".join(is_(n) for n in dict.fromkeys([*names, *_named(right)]))
-    limit = render(decided.right, unit)
-    if _named(right):
-        limit = f"{plain(str(right).replace(SIGNAL_PREFIX, ''))} ({limit})"
-    value = render_apart(known[names[0]].values.get(entity), decided.right, unit)
-    return f"{plain(names[0])} is {value}, {_NOT[decided.comparison.op]} {limit}"
-
-
-def _true(decided: ComparisonResult, entity: Labels, known: Mapping[str, SignalValues], knowledge: Knowledge) -> str:
-    """A true comparison in words, `kv usage p90 is 98 %, above 90 %`, or `gpu rich in compute is yes`; empty where the
-    value that is compared is that of no signal, but calculated from some."""
-    names = [n for n in _named(decided.comparison.left) if known[n].values.get(entity) == decided.left]
-    if not names or decided.left is None:
-        return ""
-    unit = knowledge.signals[names[0]].unit
-    if unit == "bool":
-        return f"{plain(names[0])} is {render(decided.left, unit)}"
-    value = render_apart(decided.left, decided.right, unit)
-    return f"{plain(names[0])} is {value}, {_IS[decided.comparison.op]} {render(decided.right, unit)}"
+def _too_early(rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, held: float, watched: float) -> Judgement:
+    """A rule whose condition holds, for less than its `for`. It is clear, but unknown while nobody has watched for as
+    long as `for`: the condition may have held long before. Both in seconds."""
+    reason = f"true for {render(held, 'seconds')}, it counts after {rule.for_}"
+    if watched >= seconds(rule.for_):
+        return Judgement(rule, entity, "clear", reason, verdict, memory.true_since, early=held)
+    return Judgement(rule, entity, "unknown", f"{TOO_EARLY}: {reason}", verdict, memory.true_since, early=held)

@@ -10,10 +10,12 @@ from functools import cached_property
 import msgspec
 
 from kvitals.diagnoser.confidence import Weighing
-from kvitals.diagnoser.evaluator import Judge, Judgement, harmless, missing_signals
+from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.judgement import Judgement, harmless
 from kvitals.diagnoser.levers import Levers
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
+from kvitals.diagnoser.reasons import missing_signals
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import fill_known, lower_title, plain, render
 from kvitals.rules.expressions import expression

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
-from kvitals.diagnoser.evaluator import Judgement
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.text import fill
 from kvitals.rules.engine_flags import GUESSED, flag_table

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kvitals.diagnoser.evaluator import Judgement
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.text import render, render_difference
 from kvitals.rules.finding import LeverAdvice, LeverSetting, PredictedValue

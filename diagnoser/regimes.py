@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.diagnoser.evaluator import ENTITIES
+from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.steps import Ask, Counts, gather, objectives
 from kvitals.diagnoser.text import render
 from kvitals.rules.expressions import expression

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from kvitals.diagnoser.evaluator import ENTITIES
+from kvitals.diagnoser.entities import ENTITIES
 from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
 from kvitals.series.promql import Expr, Series

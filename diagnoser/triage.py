@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kvitals.diagnoser.evaluator import Judge, Judgement, harmless
+from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.findings import Findings, Mute
+from kvitals.diagnoser.judgement import Judgement, harmless
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import lower_title, render
 from kvitals.rules.finding import (

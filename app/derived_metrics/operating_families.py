@@ -15,7 +15,7 @@ import numpy as np
 
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.diagnoser.binding import Binding, bindings
-from kvitals.diagnoser.evaluator import ENTITIES
+from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.operating_point import DRAWS as FULL_DRAWS
 from kvitals.diagnoser.operating_point import OperatingPoint, operating_point
 from kvitals.diagnoser.steps import (

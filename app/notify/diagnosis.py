@@ -17,7 +17,7 @@ from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server
 from kvitals.app.sources.recording import Moments, RecordingError
-from kvitals.diagnoser.evaluator import ENTITIES
+from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.finding import Triage
 from kvitals.series.history.schema import FILE, HistoryError

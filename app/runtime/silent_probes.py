@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from kvitals.agent.node import Node
 from kvitals.agent.records import ProbeRecord
-from kvitals.diagnoser.evaluator import Judgement
+from kvitals.diagnoser.judgement import Judgement
 
 SILENT = "ENG14"
 EVERY_SECONDS = 60.0

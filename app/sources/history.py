@@ -11,7 +11,7 @@ import numpy as np
 
 from kvitals.app.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.recording import Moments, RecordingError, RecordingVerdict, with_window
-from kvitals.diagnoser.evaluator import Memory, seconds
+from kvitals.diagnoser.judgement import Memory, seconds
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.steps import row_gap
 from kvitals.rules.finding import DocumentSource

@@ -13,7 +13,8 @@ from kvitals.agent import objectives
 from kvitals.app.identity import KnownEngine, address, known_engine, without_rank
 from kvitals.app.pipeline import Setup, mutes
 from kvitals.diagnoser.engine_rows import with_engines
-from kvitals.diagnoser.evaluator import ENTITIES, Judge
+from kvitals.diagnoser.entities import ENTITIES
+from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.sources.engine_pages import read_pages, scalers
 from kvitals.diagnoser.sources.presence import Presence, presence
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess, PrometheusQuery, ServerError

@@ -10,8 +10,9 @@ import msgspec
 from kvitals.diagnoser.cases.case import Case
 from kvitals.diagnoser.cases.notation import MAX_SAMPLES, WrittenSeries
 from kvitals.diagnoser.cases.played import PlayedSignals
-from kvitals.diagnoser.evaluator import Judge, Judgement, seconds
+from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.findings import Findings
+from kvitals.diagnoser.judgement import Judgement, seconds
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.finding import Finding
 from kvitals.rules.loader import Knowledge

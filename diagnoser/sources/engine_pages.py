@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from kvitals.diagnoser.evaluator import ENTITIES, INFO
+from kvitals.diagnoser.entities import ENTITIES, INFO
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery, PrometheusSeries
 from kvitals.diagnoser.sources.served import Rows
 from kvitals.rules.engine_map import EngineMap, InfoMetric, Metric, load_map, systems

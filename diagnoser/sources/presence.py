@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kvitals.diagnoser.evaluator import ENTITIES
+from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.sources.remote import RemoteSignals
 from kvitals.rules.compiled_signal import compile_signal

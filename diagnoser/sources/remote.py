@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from kvitals.diagnoser.evaluator import ENTITIES, INFO, TRAFFIC, Judge, Judgement, Memory, seconds
+from kvitals.diagnoser.entities import ENTITIES, INFO
+from kvitals.diagnoser.evaluator import TRAFFIC, Judge
+from kvitals.diagnoser.judgement import Judgement, Memory, seconds
 from kvitals.diagnoser.signals import (
     EvaluationSpan,
     Missing,

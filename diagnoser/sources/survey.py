@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from kvitals.diagnoser.evaluator import ENTITIES
+from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.sources.engine_pages import page_metrics
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery, ServerError

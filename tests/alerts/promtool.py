@@ -20,7 +20,8 @@ from kvitals.dashboards.alerts_yaml import dump
 from kvitals.dashboards.recording_rules import reads
 from kvitals.diagnoser.cases.case import Case, CaseFile, read
 from kvitals.diagnoser.cases.running import START
-from kvitals.diagnoser.evaluator import TRAFFIC, seconds
+from kvitals.diagnoser.evaluator import TRAFFIC
+from kvitals.diagnoser.judgement import seconds
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, load
 from kvitals.rules.model import SCOPES, Rule
 from kvitals.series.promql import names, parse

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvitals.diagnoser.evaluator import Judgement
+from kvitals.diagnoser.judgement import Judgement
 from tests.support.recordings import CAPTURES, judged
 
 FOLDER = CAPTURES / "requests"

@@ -12,7 +12,7 @@ from kvitals.diagnoser.cases.case import Case, read_all
 from kvitals.diagnoser.cases.notation import WrittenSeries
 from kvitals.diagnoser.cases.played import PlayedSignals
 from kvitals.diagnoser.cases.running import FAST, SLOW, START, Bench
-from kvitals.diagnoser.evaluator import seconds
+from kvitals.diagnoser.judgement import seconds
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.authoring import wanted_outcomes
 from kvitals.rules.loader import load

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from kvitals.diagnoser.evaluator import ENTITIES, INFO
+from kvitals.diagnoser.entities import ENTITIES, INFO
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.rules.loader import Knowledge, load
 from kvitals.series.promql import expand, parse, selectors

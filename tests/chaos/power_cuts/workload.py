@@ -17,7 +17,7 @@ import numpy as np
 from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.queue import MessageOutcome, Spool, SpoolError
 from kvitals.app.state import StateKeeper
-from kvitals.diagnoser.evaluator import Memory
+from kvitals.diagnoser.judgement import Memory
 from kvitals.series.history import wal
 from kvitals.series.history.new_rows import GroupRows, Tick
 from kvitals.series.history.retention import RetentionLimits

@@ -8,7 +8,8 @@ import pytest
 
 from kvitals.diagnoser.cases.notation import WrittenSeries
 from kvitals.diagnoser.cases.running import Bench
-from kvitals.diagnoser.evaluator import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import headline
 from kvitals.rules.loader import load

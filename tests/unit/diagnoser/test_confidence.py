@@ -8,7 +8,8 @@ import pytest
 
 from kvitals.diagnoser import findings
 from kvitals.diagnoser.confidence import Weighing
-from kvitals.diagnoser.evaluator import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import triage
 from kvitals.rules.finding import DocumentSource, Finding

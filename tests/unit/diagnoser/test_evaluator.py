@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from kvitals.app.state import StateKeeper, load_state
-from kvitals.diagnoser.evaluator import Judge, Judgement, Memory
+from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.findings import Mute
+from kvitals.diagnoser.judgement import Judgement, Memory
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.text import render
 from kvitals.diagnoser.triage import headline, triage

@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from kvitals.diagnoser.evaluator import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import headline, triage
 from kvitals.rules.finding import DocumentSource, Finding, Triage

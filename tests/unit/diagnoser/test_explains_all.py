@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvitals.diagnoser.evaluator import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import triage
 from kvitals.rules.finding import DocumentSource, Triage

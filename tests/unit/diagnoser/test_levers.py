@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from msgspec.structs import replace
 
-from kvitals.diagnoser.evaluator import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.levers import Levers
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.signals import EvaluationSpan, Signals

@@ -15,7 +15,8 @@ from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config
 from kvitals.dashboards.alerts_files import without_agents
 from kvitals.dashboards.alerts_options import Options
-from kvitals.diagnoser.evaluator import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, PrometheusQuery, PrometheusSeries, ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past

@@ -6,7 +6,8 @@ from kvitals.agent.collectors.page_parser import PageParser
 from kvitals.agent.collectors.page_reading import recognise
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
-from kvitals.diagnoser.evaluator import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.rules.loader import load

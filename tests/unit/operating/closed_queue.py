@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvitals.app.derived_metrics.operating_families import ask_source
-from kvitals.diagnoser.evaluator import ENTITIES
+from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.steps import Steps, gather
 from kvitals.series.types import METRIC_NAME, Floats, Labels
 from kvitals.series.window import Window

@@ -11,7 +11,7 @@ from kvitals.app.derived_metrics.operating_families import Operating
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.recording import judge_recording
 from kvitals.config import Config
-from kvitals.diagnoser.evaluator import ENTITIES
+from kvitals.diagnoser.entities import ENTITIES
 from kvitals.rules.loader import load
 from kvitals.series.promql import Vector, evaluate
 from kvitals.series.types import METRIC_NAME, Labels

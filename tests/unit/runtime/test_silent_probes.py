@@ -15,7 +15,7 @@ from kvitals.agent.node import Node
 from kvitals.agent.records import ProbeRecord
 from kvitals.app.runtime.silent_probes import EVERY_SECONDS, MAX_REPLICAS, SILENT, SilentProbes
 from kvitals.config import AgentTable, Config, TargetTable
-from kvitals.diagnoser.evaluator import Judgement
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.rules.loader import load
 from kvitals.series.promql import evaluate
 from kvitals.series.types import Labels

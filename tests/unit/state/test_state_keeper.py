@@ -11,7 +11,7 @@ import pytest
 
 from kvitals.app import state
 from kvitals.app.state import StateKeeper, load_state
-from kvitals.diagnoser.evaluator import Memory
+from kvitals.diagnoser.judgement import Memory
 from tests.unit.history.history_stage import until
 
 NOW = 1_800_000_000.0

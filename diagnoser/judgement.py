@@ -1,0 +1,89 @@
+"""What a rule says of an entity at one moment, and what is remembered of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kvitals.diagnoser.kleene import Verdict
+from kvitals.rules.finding import Outcome
+from kvitals.rules.model import Rule
+from kvitals.series.types import Labels
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(duration: str) -> float:
+    """`90s`, `5m` as seconds."""
+    return float(duration[:-1]) * _SECONDS[duration[-1]]
+
+
+class Memory(msgspec.Struct):
+    """What is remembered of one rule and one entity between cycles."""
+
+    true_since: float | None = None  # start of the current run of true
+    last_true: float | None = None
+    fired: bool = False
+    from_start: bool = False  # the run was already true when first looked at
+    fired_cold: bool = False  # it was true, and so fired, in the last window without history
+
+    @property
+    def blank(self) -> bool:
+        return not self.fired and self.true_since is None
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """One rule on one entity at one moment."""
+
+    rule: Rule
+    entity: Labels
+    outcome: Outcome
+    why: str | Callable[[], str]  # or how to tell, of what is rarely asked
+    how: Verdict | Callable[[], Verdict] | None  # the same of what made it
+    since: float | None = None
+    since_at_least: bool = False
+    early: float | None = None  # seconds for which it has been true, where that is less than `for`
+    short: float | None = None  # seconds of the short window that shows it, where the long one does not
+
+    @property
+    def reason(self) -> str:
+        """Why it is so, for people. To be asked before the next moment is judged."""
+        return self.why if isinstance(self.why, str) else self.why()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The comparisons that made it; None of what is clear or has nothing to judge. To be asked as early."""
+        return self.how if self.how is None or isinstance(self.how, Verdict) else self.how()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether its condition holds, and nobody has watched for as long as its `for`: it is too early to judge."""
+        return self.early is not None and self.outcome == "unknown"
+
+    @property
+    def is_new_symptom(self) -> bool:
+        """Whether it is a page-worthy symptom whose condition holds, and does not count yet."""
+        pages = self.rule.kind == "symptom" and self.rule.severity == "page"
+        return pages and self.early is not None and self.outcome != "fired"
+
+    @property
+    def is_recent_symptom(self) -> bool:
+        """Whether it is a page-worthy symptom that is true, and its beginning was seen."""
+        pages = self.rule.kind == "symptom" and self.rule.severity == "page"
+        return pages and (self.early is not None or self.outcome == "fired") and not self.since_at_least
+
+    @property
+    def is_true(self) -> bool:
+        """Whether its condition holds now, though it may not count yet. False where its verdict is not made yet."""
+        return isinstance(self.how, Verdict) and bool(self.how.truth)
+
+
+def harmless(cause: Judgement, judgements: Iterable[Judgement]) -> bool:
+    """Whether the symptoms by which a cause does harm are known to be clear on its entity: it is information."""
+    codes = cause.rule.harm
+    if not codes:
+        return False
+    seen = [j for j in judgements if j.rule.code in codes and j.entity == cause.entity]
+    kept = [j.outcome == "clear" and j.early is None for j in seen if j.outcome != "n/a"]
+    return bool(kept) and all(kept)
