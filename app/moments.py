@@ -15,24 +15,36 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_duration(text: str, where: str) -> float:
-    """`90`, `90s`, `80ms`, `5m`, `7d` as seconds."""
+    """`90`, `90s`, `80ms`, `5m`, `7d` as seconds, more than 0."""
+    seconds = _offset(text, where)
+    if seconds == 0.0:
+        raise _not_a_time(text, where)
+    return seconds
+
+
+def _offset(text: str, where: str) -> float:
+    """The same, or 0."""
     unit = next((u for u in ("ms", "s", "m", "h", "d") if text.endswith(u)), "")
     try:
         seconds = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
     except ValueError:
         seconds = -1.0
-    if not 0 < seconds < 1e7:
-        raise UsageError(f"{where}: `{text}` is not a time; write 1.5s, 80ms or 5m")
+    if not 0 <= seconds < 1e7:
+        raise _not_a_time(text, where)
     return seconds
+
+
+def _not_a_time(text: str, where: str) -> UsageError:
+    return UsageError(f"{where}: `{text}` is not a time; write 1.5s, 80ms or 5m")
 
 
 def parse_moment(text: str, start: float, where: str, end: float | None = None) -> float:
     """A moment in a recording: `+75s` or `75s` after its start, `-5s` before its end, RFC 3339, or seconds since the
     epoch. start, end: of the recording, seconds since the epoch."""
     if text.startswith("+") or _AFTER_START.fullmatch(text):
-        return start + parse_duration(text.removeprefix("+"), where)
+        return start + _offset(text.removeprefix("+"), where)
     if text.startswith("-") and end is not None:
-        return end - parse_duration(text[1:], where)
+        return end - _offset(text[1:], where)
     if (moment := _moment(text)) is None:
         before = "" if end is None else ", -5s before its end"
         raise UsageError(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from kvitals.agent.node import Node
+from kvitals.agent.requests.first_token_flame import FirstTokenFlame, first_token_flame
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail import TailReport
+from kvitals.agent.requests.store import MAX_RECORDS
 from kvitals.app.agent_client import AgentClient, TailAnswer
 from kvitals.app.sources.recording import ended_node
 from kvitals.config import Config
+
+MAX_ASKED = 1000
+"""Requests that an agent answers with at once."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,20 @@ def of_client(client: AgentClient, asked: RequestQuery) -> RequestAnswer:
 def of_recording(path: Path, asked: RequestQuery, config: Config) -> RequestAnswer:
     """Stitch the requests of a recording anew, to its end. Raises CaptureError, ConfigError."""
     return of_node(ended_node(path, config).node, asked)
+
+
+def flame_of_agent(url: str) -> FirstTokenFlame:
+    """Where the newest requests of an agent waited for their first tokens, `MAX_ASKED` at most. Raises AgentError."""
+    records = [record for record, _ in AgentClient(url).requests({"newest": str(MAX_ASKED)})]
+    ends = [record.end for record in records]
+    return first_token_flame(records, min(ends, default=0.0), max(ends, default=0.0))
+
+
+def flames_of_recording(path: Path, config: Config, windows: Sequence[tuple[float, float]]) -> list[FirstTokenFlame]:
+    """The same of the requests of a recording that ended within each of some windows, seconds since the epoch. Of more
+    than `store.MAX_RECORDS` requests those that ended last. Raises CaptureError, ConfigError."""
+    records = list(ended_node(path, config).node.requests.store.newest(MAX_RECORDS))
+    return [first_token_flame(records, start, end) for start, end in windows]
 
 
 def of_node(node: Node, asked: RequestQuery) -> RequestAnswer:

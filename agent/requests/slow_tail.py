@@ -338,23 +338,23 @@ def _groups(around: RequestColumns, everybody: Numbers, is_tail: Bools) -> dict[
     """By each of GROUPS, what the requests of the tail are, beside all."""
     found = {}
     for group, kinds in (
-        ("tenant", _Kinds([name or UNKNOWN for name in around.tenants], around.tenant[everybody])),
+        ("tenant", Kinds([name or UNKNOWN for name in around.tenants], around.tenant[everybody])),
         ("prompt_tokens", _prompt_classes(around.of("prompt_tokens")[everybody])),
         ("engine", _engines(around, everybody)),
-        ("cached", _cache_classes(around.of("cached_tokens")[everybody], around.of("prompt_tokens")[everybody])),
+        ("cached", cache_classes(around.of("cached_tokens")[everybody], around.of("prompt_tokens")[everybody])),
     ):
         found[group] = _group(kinds, is_tail)
     return found
 
 
-class _Kinds(NamedTuple):
+class Kinds(NamedTuple):
     """What requests are in a group: a place in `names` for each, or some for those that are several things."""
 
     names: Sequence[str]
     of: Numbers  # a row a request, or a column each; NOBODY is nothing
 
 
-def _group(kinds: _Kinds, is_tail: Bools) -> tuple[GroupValue, ...]:
+def _group(kinds: Kinds, is_tail: Bools) -> tuple[GroupValue, ...]:
     def counts(of: Numbers) -> Numbers:
         return np.bincount(of[of != NOBODY], minlength=len(kinds.names))
 
@@ -367,28 +367,28 @@ def _group(kinds: _Kinds, is_tail: Bools) -> tuple[GroupValue, ...]:
     return tuple(one for _, _, one in sorted(found, key=lambda each: each[:2])[:MAX_VALUES])
 
 
-def _engines(around: RequestColumns, places: Numbers) -> _Kinds:
+def _engines(around: RequestColumns, places: Numbers) -> Kinds:
     """Of a pair a request has two engines, which may be the same one."""
     of = np.sort(around.names[places, 1:], axis=1)
     of[:, 1:][of[:, 1:] == of[:, :-1]] = NOBODY
     unknown = len(around.engines)
     of[(of == NOBODY).all(axis=1), 0] = unknown
-    return _Kinds([*around.engines, UNKNOWN], of)
+    return Kinds([*around.engines, UNKNOWN], of)
 
 
-def _prompt_classes(tokens: Floats) -> _Kinds:
+def _prompt_classes(tokens: Floats) -> Kinds:
     names = [UNKNOWN, *(prompt_class(2**power) for power in range(MAX_CLASS + 2))]
     told = tokens >= 0.0  # not where they are unknown
     powers = np.frexp(np.maximum(np.where(told, tokens, 0.0) - 1.0, 0.0))[1]
-    return _Kinds(names, np.where(told, 1 + np.minimum(powers, MAX_CLASS + 1), 0))
+    return Kinds(names, np.where(told, 1 + np.minimum(powers, MAX_CLASS + 1), 0))
 
 
-def _cache_classes(cached: Floats, prompt: Floats) -> _Kinds:
+def cache_classes(cached: Floats, prompt: Floats) -> Kinds:
     """How much of a prompt was cached: none, part, most (half and above), or unknown."""
     told = ~np.isnan(cached) & (prompt != 0.0) & ~np.isnan(prompt)
     share = np.divide(cached, prompt, out=np.zeros(len(cached)), where=told)
     classes = np.where(share <= 0.0, 1, np.where(share >= MOST_CACHED, 3, 2))
-    return _Kinds((UNKNOWN, "none", "part", "most"), np.where(told, classes, 0))
+    return Kinds((UNKNOWN, "none", "part", "most"), np.where(told, classes, 0))
 
 
 def prompt_class(tokens: int | None) -> str:

@@ -12,10 +12,20 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from kvitals.agent.requests.first_token_flame import FirstTokenFlame, FlameDifference, difference
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.app.errors import UsageError
-from kvitals.app.request_sources import NamedRequest, RequestQuery, of_agent, of_recording
-from kvitals.ui.cli import tails
+from kvitals.app.flame_files import folded_stacks, speedscope
+from kvitals.app.request_sources import (
+    NamedRequest,
+    RequestQuery,
+    flame_of_agent,
+    flames_of_recording,
+    of_agent,
+    of_recording,
+)
+from kvitals.app.sources.recording import span_of
+from kvitals.ui.cli import flames, tails
 from kvitals.ui.cli.common import (
     EXIT_HEALTHY,
     EXIT_UNKNOWN,
@@ -24,6 +34,7 @@ from kvitals.ui.cli.common import (
     answer_console,
     configuration,
     is_recording,
+    parse_moment,
     parse_url,
 )
 from kvitals.ui.cli.narrow import bar_columns, print_hanging
@@ -63,12 +74,35 @@ def add(commands: Any) -> None:
     which.add_argument("--slowest", type=int, metavar="N", help="the slowest requests that are kept, and why")
     which.add_argument("--newest", type=int, metavar="N", help="the newest requests")
     parser.add_argument("--tenant", default="", metavar="T", help="of this tenant alone, by what stands for it")
+    which.add_argument(
+        "--flame",
+        action="store_true",
+        help="where the seconds before first tokens went, by phase, reason and tenant",
+    )
+    parser.add_argument(
+        "-o",
+        dest="format",
+        choices=("text", "folded", "speedscope"),
+        default="text",
+        help="of --flame: text, or what flamegraph.pl (folded) or speedscope.app reads",
+    )
+    parser.add_argument(
+        "--from", dest="from_", metavar="MOMENT", help="--flame of a recording: requests ended from here"
+    )
+    parser.add_argument("--at", metavar="MOMENT", help="--flame of a recording: and up to here (its end)")
+    parser.add_argument(
+        "--minus", metavar="A..B", help="--flame of a recording: what changed since the time from A to B"
+    )
     parser.add_argument("--json", action="store_true", help="the records as JSON, one a line")
     add_config_option(parser)
     parser.set_defaults(do=do)
 
 
 def do(args: argparse.Namespace) -> int:
+    if args.flame:
+        return _flame(args)
+    if args.from_ or args.at or args.minus or args.format != "text":
+        raise UsageError("--from, --at, --minus and -o go with --flame")
     asked, source = _asked(args)
     found = (
         of_recording(Path(source), asked, configuration(args))
@@ -90,6 +124,46 @@ def do(args: argparse.Namespace) -> int:
     for told in found.requests:
         show(told, console)
     return EXIT_HEALTHY
+
+
+def _flame(args: argparse.Namespace) -> int:
+    if args.json or args.tenant or len(args.words) > 1:
+        raise UsageError("--flame takes one agent or recording, and neither --json nor --tenant")
+    source = args.words[0] if args.words else agent_of(configuration(args))
+    flame = _flame_of_recording(Path(source), args) if is_recording(source) else _flame_of_agent(source, args)
+    whole = flame if isinstance(flame, FirstTokenFlame) else flame.after
+    if not whole.requests:
+        print(plain(f"No request with a time to first token at {source}: docs/requests.md"), file=sys.stderr)
+        return EXIT_UNKNOWN
+    if args.format == "folded":
+        sys.stdout.write(folded_stacks(flame))
+    elif args.format == "speedscope":
+        sys.stdout.write(msgspec.json.encode(speedscope(flame, f"kvitals {source}")).decode() + "\n")
+    else:
+        flames.show(flame, answer_console())
+    return EXIT_HEALTHY
+
+
+def _flame_of_agent(source: str, args: argparse.Namespace) -> FirstTokenFlame:
+    if args.from_ or args.at or args.minus:
+        raise UsageError("--from, --at and --minus are for recordings: record first (kvitals record)")
+    return flame_of_agent(parse_url(source))
+
+
+def _flame_of_recording(path: Path, args: argparse.Namespace) -> FirstTokenFlame | FlameDifference:
+    first, last = span_of(path)
+    start = parse_moment(args.from_, first, "--from", last) if args.from_ else first
+    end = parse_moment(args.at, first, "--at", last) if args.at else last
+    windows = [(start, end)]
+    if args.minus:
+        begin, _, until = args.minus.partition("..")
+        windows.append((parse_moment(begin, first, "--minus", last), parse_moment(until, first, "--minus", last)))
+    if any(start >= end for start, end in windows):
+        raise UsageError("a window begins before it ends: --from +0s --at +30s, --minus +0s..+30s")
+    now, *before = flames_of_recording(path, configuration(args), windows)
+    if before and not before[0].requests:
+        raise UsageError(f"--minus: no request ended from {plain(args.minus)}")
+    return difference(before[0], now) if before else now
 
 
 def show(told: NamedRequest, console: Console) -> None:
