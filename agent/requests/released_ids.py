@@ -148,8 +148,8 @@ class _HashTable:
 
     def _allocate(self, slots: int) -> None:
         self._mask = slots - 1
-        self._hashes = memoryview(np.zeros(slots, np.int64))  # 0: the slot is free
-        self._numbers = memoryview(np.zeros(slots, np.int32))
+        self._hashes = np.zeros(slots, np.int64).data  # 0: the slot is free
+        self._numbers = np.zeros(slots, np.int32).data
 
     def _grow(self) -> None:
         """Make it four times as large. All hashes move one slot further at a time, until each has found a free one:
