@@ -16,7 +16,7 @@ from kvitals.agent.ledger.event import BlockEventBatch, BlocksCleared
 
 log = structlog.get_logger(__name__)
 
-MAX_READY_BLOCKS = 250_000
+MAX_READY_BLOCKS = 150_000
 """Blocks in batches of one publisher that wait for the next look, about 60 bytes each. Beyond, the oldest leave."""
 
 MAX_READY_BATCHES = 50_000

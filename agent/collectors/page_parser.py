@@ -16,6 +16,7 @@ looks like an engine that lost half its metrics.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -437,7 +438,7 @@ def _series(text: str) -> tuple[Series, int]:
     end = blanks.end() if blanks is not None else at
     if brace is None and end == at:
         raise ValueError(f"no value after {name[0]}")
-    return (name[0], tuple(sorted((k, v) for k, v in labels.items() if v))), end
+    return (sys.intern(name[0]), tuple(sorted((k, v) for k, v in labels.items() if v))), end
 
 
 def _labels(text: str, at: int, labels: dict[str, str]) -> int:
@@ -448,7 +449,7 @@ def _labels(text: str, at: int, labels: dict[str, str]) -> int:
             raise ValueError(f"{text[at : at + 40]!r} is not a label")
         if label[1] in labels:
             raise ValueError(f"the label {label[1]} is there twice")
-        labels[label[1]] = _unescape(label[2])
+        labels[sys.intern(label[1])] = sys.intern(_unescape(label[2]))
         at = label.end()
     return close.end()
 

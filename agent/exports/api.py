@@ -17,9 +17,9 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -80,6 +80,7 @@ MAX_WAITING = 32
 LIMITS = QueryLimits(samples=2_500_000, series=20_000, seconds=10.0)
 """Of one query: 60 MB at its peak."""
 _THREADS = 2
+"""Of queries over what is in memory. Those that read history have one thread more, and wait for each other."""
 _SELECT_SECONDS = 5.0
 _BODY_SECONDS = 10.0
 _LARGE_FORM = 16 * 1024
@@ -221,6 +222,7 @@ class _Api:
     def __init__(self, parts: ApiParts) -> None:
         self._source = parts.source
         self._past = parts.past
+        self._elsewhere = _Elsewhere() if parts.past is not None else None
         self._whole_since = parts.whole_since
         self._requests = parts.requests
         self._families = parts.families
@@ -232,14 +234,16 @@ class _Api:
         """While the application runs there are threads to evaluate in."""
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="query")
+        self._history = ThreadPoolExecutor(1, thread_name_prefix="history")
         yield
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._history):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def query(self, asked: _Parameters) -> bytes:
         at = asked.time("time", self._clock())
 
         def answer(read: _Read, limits: QueryLimits) -> object:
-            return self._instant(_parsed(asked), self._joined(read), at, limits)
+            return self._instant(_parsed(asked), read.joined(), at, limits)
 
         return await self._evaluated(asked, answer)
 
@@ -267,7 +271,7 @@ class _Api:
                     "bad_data",
                     f'invalid expression type "{kind}" for range query, must be Scalar or instant Vector',
                 )
-            return wire.matrix(evaluate_range(expr, self._joined(read), start, end, step, limits=limits))
+            return wire.matrix(evaluate_range(expr, read.joined(), start, end, step, limits=limits))
 
         return await self._evaluated(asked, answer)
 
@@ -337,9 +341,6 @@ class _Api:
         answer.enable_compression()
         return answer
 
-    def _joined(self, read: _Read) -> SeriesSource:
-        return read if self._past is None else FederatedReader(read, self._past)
-
     def _instant(self, expr: Expr, source: SeriesSource, at: float, limits: QueryLimits) -> dict[str, Any]:
         if isinstance(expr, String):
             return wire.string(expr.value, at)
@@ -366,46 +367,85 @@ class _Api:
             labels, whole_since = read.label_sets(one, start, end)
             found |= labels
             since = max(since, whole_since)
-        if self._past is not None and start < since:
+        if read.past is not None and start < since:
             with suppress(HistoryError):  # whoever writes it says why
-                found.update(labels for one in selectors for labels in self._past.labels(one, start, end))
+                found.update(labels for one in selectors for labels in read.past.labels(one, start, end))
         return found
 
     async def _evaluated(self, asked: _Parameters, answer: Callable[[_Read, QueryLimits], object]) -> bytes:
         """The body of an answer, all of which is worked out in a thread. The time that is spent waiting for a thread
-        counts, and work stops soon after the client has gone."""
+        counts, and work stops soon after the client has gone. A query that reads history begins again in the thread of
+        those."""
         seconds = min(asked.duration("timeout", self._limits.seconds), self._limits.seconds)
         if seconds <= 0:
             raise _invalid("timeout", "must be positive, such as timeout=5s")
         deadline = time.monotonic() + seconds
 
-        def timed() -> bytes:
+        def timed(past: StoredPast | None) -> bytes:
             limits = replace(self._limits, seconds=deadline - time.monotonic(), stopped=asked.is_gone)
             budget = QueryBudget(limits.samples, limits.series, deadline, asked.is_gone)
             try:
                 budget.take(0)
-                return encode_answer(answer(_Read(self._source, self._whole_since, self._loop, budget), limits))
+                return encode_answer(answer(_Read(self._source, self._whole_since, self._loop, budget, past), limits))
             except PromQLError as error:
                 raise ApiError("timeout" if time.monotonic() >= deadline else "execution", str(error)) from None
 
-        return await self.in_thread(timed)
+        try:
+            return await self.in_thread(lambda: timed(self._elsewhere))
+        except _ReadsHistoryError:
+            return await self._in_history(lambda: timed(self._past), deadline)
+
+    async def _in_history(self, work: Callable[[], bytes], deadline: float) -> bytes:
+        """Do something in the one thread that reads history, so that what such queries hold is that of one. Raises
+        ApiError where it does not begin before the deadline (monotonic), or too many wait."""
+        with self._place():
+            begun = self._history.submit(work)
+            done = asyncio.wrap_future(begun)
+            await asyncio.wait({done}, timeout=max(deadline - time.monotonic(), 0.0))
+            if begun.cancel():
+                raise ApiError(
+                    "timeout",
+                    "the query did not begin: other queries over history took all of its time, and one runs at a time."
+                    " Ask again, or select a shorter range",
+                )
+            return await done
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do something in a thread of the queries. Raises ApiError where too many wait."""
+        with self._place():
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """A place among the queries that run or wait. Raises ApiError where there is none."""
         if self._waiting >= MAX_WAITING:
             raise ApiError("unavailable", f"{MAX_WAITING} queries are waiting already")
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            yield
         finally:
             self._waiting -= 1
+
+
+class _ReadsHistoryError(Exception):
+    """A query reads history, which the thread of such queries does."""
+
+
+class _Elsewhere:
+    """Stands for history in all other threads."""
+
+    def select(self, *_: object) -> list[Frame]:
+        raise _ReadsHistoryError
+
+    def labels(self, *_: object) -> set[Labels]:
+        raise _ReadsHistoryError
 
 
 class _Read:
     """Reads a source from another thread than its loop's: the loop takes a view, the thread selects from it.
 
-    budget: what the thread may use; `samples` is the most of one selection. Raises PromQLError where it has run out,
-    and TimeoutError when the loop is stuck.
+    budget: what the thread may use; selections spend its `samples`. past: what is on disk. Raises PromQLError where the
+    budget has run out, and TimeoutError when the loop is stuck.
     """
 
     def __init__(
@@ -414,14 +454,23 @@ class _Read:
         whole_since: Callable[[Sequence[Matcher]], float],
         loop: asyncio.AbstractEventLoop,
         budget: QueryBudget | None = None,
+        past: StoredPast | None = None,
     ) -> None:
+        self.past = past
         self._source = source
         self._whole_since = whole_since
         self._loop = loop
         self._budget = budget
 
+    def joined(self) -> SeriesSource:
+        """The source with what is on disk before it."""
+        return self if self.past is None else FederatedReader(self, self.past, self._budget)
+
     def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
-        return self.recent(matchers, start, end)[0]
+        found = self.recent(matchers, start, end)[0]
+        if self._budget is not None:
+            self._budget.take(sum(frame.values.size for frame in found))
+        return found
 
     def recent(self, matchers: Sequence[Matcher], start: float, end: float) -> tuple[list[Frame], float]:
         """What is selected, and the time since which that is all there was."""

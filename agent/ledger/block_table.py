@@ -30,6 +30,9 @@ MAX_RUNS = 75_000
 """Runs that they know together, about 30 MB. Most have tens of blocks; an engine whose blocks all lie behind different
 ones could make one of each block, and whoever walks all runs would walk four times as many."""
 
+MAX_RUN = 4_096
+"""Blocks of a run, beyond which what is stored behind it begins another: a run is copied when it grows."""
+
 FORGOTTEN_AT_ONCE = 256
 """Runs that are forgotten in one step."""
 
@@ -113,16 +116,20 @@ class EngineStep:
 
 
 class BlockRun:
-    """Blocks behind each other, of which the first `live` are there."""
+    """Blocks behind each other, of which the first `live` are there.
+
+    The garbage collector walks every list of every run, and leaves a tuple of numbers alone. (A structure that it does
+    not know at all is no way out: to free a long chain of them overflows the stack.)
+    """
 
     __slots__ = ("depth", "gone", "hashes", "how", "last", "leaf", "live", "parent", "stored", "tenant", "uses")
 
-    def __init__(self, hashes: list[int], parent: BlockRun | None, depth: int, at: float) -> None:
+    def __init__(self, hashes: tuple[int, ...], parent: BlockRun | None, depth: int, at: float) -> None:
         self.hashes = hashes
         self.parent = parent  # the run that ends where this one begins; None at the root, or where it is unknown
         self.depth = depth  # blocks before it
         self.live = len(hashes)
-        self.gone: list[EngineStep] = []  # of the ghosts, of the last block first
+        self.gone: list[EngineStep] | tuple[()] = ()  # of the ghosts, of the last block first
         self.stored = at
         self.last = at  # when it was stored or found last
         self.uses = 0  # look-ups that found it
@@ -201,7 +208,7 @@ class Blocks:
                 return False
             k = run.hashes.index(blocks[i])
             n = min(run.live - k, len(blocks) - i)
-            if n <= 0 or run.hashes[k : k + n] != list(blocks[i : i + n]):
+            if n <= 0 or run.hashes[k : k + n] != tuple(blocks[i : i + n]):
                 return False
             i += n
         return True
@@ -215,7 +222,7 @@ class Blocks:
 
     def chain(self, run: BlockRun | None, blocks: int | None = None) -> list[int] | None:
         """The hashes from the root to the end of a run, or the first `blocks` of them; None where they are unknown."""
-        parts: list[list[int]] = []
+        parts: list[tuple[int, ...]] = []
         while run is not None:
             parent = run.parent
             if run.depth != (parent.end if parent is not None else 0) or len(parts) >= MAX_CHAIN_RUNS:
@@ -278,9 +285,9 @@ class Blocks:
                     unknown += 1
                     continue
                 run, live = split, split.live - 1
-            gone = run.gone
+            gone = run.gone or []
             if not gone:
-                self._oldest[run] = None
+                self._oldest[run], run.gone = None, gone
             run.live = live
             gone.append(step)
             if run is not last or removal is None:
@@ -332,12 +339,12 @@ class Blocks:
             said.run = None
             return
         run = said.run
-        if extend and run is not None and run.leaf and run.live == len(run.hashes):
-            run.hashes += hashes
+        if extend and run is not None and run.leaf and run.live == len(run.hashes) < MAX_RUN:
+            run.hashes += tuple(hashes)
             run.live += len(hashes)
             run.last = at
         elif self._has_room_for_a_run():
-            run = self._begin(list(hashes), run, depth, at)
+            run = self._begin(tuple(hashes), run, depth, at)
         else:
             self._room.left += len(hashes)
             self._drop("run_limit", len(hashes))
@@ -350,7 +357,7 @@ class Blocks:
         said.run = run
         said.taken += len(hashes)
 
-    def _begin(self, hashes: list[int], parent: BlockRun | None, depth: int, at: float) -> BlockRun:
+    def _begin(self, hashes: tuple[int, ...], parent: BlockRun | None, depth: int, at: float) -> BlockRun:
         run = BlockRun(hashes, parent, depth, at)
         if parent is not None:
             parent.leaf = False
@@ -409,7 +416,7 @@ class Blocks:
             if not run.live:  # whoever had it has it no more
                 run.stored, run.uses, run.tenant, run.how = at, 0, None, ""
             said.refaults += reversed(run.gone[-back:])
-            del run.gone[-back:]
+            run.gone = run.gone[:-back] or ()
             if not run.gone:
                 del self._oldest[run]
             run.live += back
@@ -425,9 +432,9 @@ class Blocks:
         head.tenant, head.how = run.tenant, run.how
         ghosts = len(run.hashes) - max(run.live, at)  # that stay with what follows
         head.live = min(run.live, at)
-        head.gone, run.gone = run.gone[ghosts:], run.gone[:ghosts]
+        head.gone, run.gone = run.gone[ghosts:] or (), run.gone[:ghosts] or ()
         run.live = max(0, run.live - at)
-        del run.hashes[:at]
+        run.hashes = run.hashes[at:]
         run.parent, run.depth = head, head.end
         self._of.update(dict.fromkeys(head.hashes, head))
         self._add(head)
@@ -490,8 +497,7 @@ class Blocks:
             del self._of[block]
             copies += self._copies.pop(block, 0) if self._copies else 0
         self._room.left += len(run.hashes) - start
-        del run.hashes[start:]
-        run.gone.clear()
+        run.hashes, run.gone = run.hashes[:start], ()
         run.live = min(run.live, start)
         self._oldest.pop(run, None)
         if not run.hashes and run in self.runs:

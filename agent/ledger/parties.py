@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 How = Literal["told", "learned", ""]
 """How a tenant is known: the engine's event says it, or a request's record that fits. Empty: not known."""
 
 
-class Party:
+class Party(msgspec.Struct, eq=False, gc=False):
     """Whose something is. It is made with what is known at once, and settled when no more is to be learned."""
 
-    __slots__ = ("how", "lora", "session", "settled", "tenant")
+    tenant: str = ""  # empty: not known
+    session: str = ""
+    lora: str = ""
+    how: How = ""
+    settled: bool = False
 
-    def __init__(self, tenant: str = "", session: str = "", lora: str = "") -> None:
-        self.tenant = tenant  # empty: not known
-        self.session = session
-        self.lora = lora
-        self.how: How = "told" if tenant else ""
-        self.settled = bool(tenant)
+    def __post_init__(self) -> None:
+        self.how = "told" if self.tenant else ""
+        self.settled = bool(self.tenant)
 
     def settle(self, tenant: str = "", session: str = "") -> None:
         """This is all that will be known. What the engine said goes before what was learned; a LoRA that nobody else

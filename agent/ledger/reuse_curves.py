@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.kvcache.accesses import Accesses, Builder
@@ -36,8 +37,7 @@ Name = tuple[str, str]
 """engine, tenant or node, and which."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
+class _Turn(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A look-up that waits."""
 
     at: float

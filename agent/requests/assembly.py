@@ -26,6 +26,8 @@ KINDS = ("request", "response", "room", "remote")
 BOTH_SIDES = "engine, both sides"
 BY_TOKENS = "engine, decode over tokens"
 
+_NO_ENGINES: dict[str, str] = {}
+
 
 class EngineFactSource(Protocol):
     """What is known of engines besides what observers say."""
@@ -220,6 +222,7 @@ class Assembly:
         head = ranked[0]
         engines = self._labels(sides)
         first = _First(ranked)
+        systems = sorted({p.system for p in parts})
         return RequestRecord(
             id=_id(ranked, parts),
             trace=_trace(ranked),
@@ -245,7 +248,7 @@ class Assembly:
             finish=first.text("finish"),
             error=first.text("error"),
             aborted=head.aborted or any(p.aborted for p in ranked),
-            observers=tuple(sorted({p.system for p in parts})),
+            observers=self._observers(systems[0], systems[-1]) if len(systems) < 3 else tuple(systems),
             spans=_spans(_trace(ranked), ranked),
             sources=self._shared(sources),
         )
@@ -263,7 +266,7 @@ class Assembly:
             named = [p.engine for p in sides.outers if p.engine]
             if named:
                 found["unified"] = self._engines.label(named[-1]) or named[-1]
-        return {role: label for role, label in found.items() if label}
+        return {role: label for role, label in found.items() if label} or _NO_ENGINES
 
     def _shared_plain(self, who: tuple[str, ...]) -> dict[str, str]:
         """Of a plain request, by who told each of SOURCED."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from kvitals.agent.requests.observation import PHASES, RequestPart
 from kvitals.agent.requests.record import UNATTRIBUTED, PhaseSource, RequestPhase
@@ -240,6 +241,12 @@ def _at_the_door(side: EngineShare) -> float:
     return 0.0 if ttft is None or queue is None or prefill is None else max(0.0, ttft - queue - prefill)
 
 
+@cache
+def _unknown(name: str, why: str) -> RequestPhase:
+    """A phase of which nothing is known. Records share it: there are as many as phases and reasons."""
+    return RequestPhase(name, None, "unknown", None, why)
+
+
 def _unattributed(seconds: float, at_the_door: float) -> RequestPhase:
     """What is left, and where most of it was."""
     return RequestPhase(UNATTRIBUTED, seconds, "derived", None, AT_THE_DOOR if 2 * at_the_door > seconds else "")
@@ -263,7 +270,7 @@ def _settled(
             source: PhaseSource = "derived" if cut else claim.source
             phases.append(RequestPhase(name, granted[name], source, claim.start, CUT if cut else claim.why))
         elif name in unknown:
-            phases.append(RequestPhase(name, None, "unknown", None, unknown[name]))
+            phases.append(_unknown(name, unknown[name]))
     if left > NOTHING:
         phases.append(_unattributed(left, at_the_door))
     return tuple(phases)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -179,7 +180,7 @@ class SpanReader:
             ids,
             span.span_id.hex(),
             span.parent_span_id.hex(),
-            said.called or span.name,
+            said.called or sys.intern(span.name),
             start,
             end,
             (kind.engine(got) if said.engine else "") or (engine if kind.is_engine else ""),
@@ -209,7 +210,7 @@ class SpanReader:
                 if key in attributes and (value := _value(attributes[key])) is not None:
                     made = convert(value)
                     if made is not None:
-                        row[place] = made
+                        row[place] = sys.intern(made) if type(made) is str else made
                     else:
                         self.implausible += 1
                     break

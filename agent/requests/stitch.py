@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from kvitals.agent.requests.observation import OUTER, RequestPart
+from kvitals.agent.requests.released_ids import ReleasedIds, ReleasedRequest
 from kvitals.agent.requests.shared_ids import separate
 from kvitals.series.slices import Steps, complete
 
@@ -81,11 +82,6 @@ class _Open(Struct, eq=False, gc=False):
     into: _Open | None = None  # the one that it became part of
 
 
-_Gone = tuple[float, bool, tuple[int, ...]]
-"""A request that was given out: when it ended, whether it had an observer around its engine, and the hashes of its
-traces. What is remembered of up to 100,000 of them has hashes instead of texts, a third of the memory: two of 64 bits,
-made with a key that each process draws, are not equal by chance or by intent."""
-
 _Listed = dict[str, "_Open | list[_Open]"]
 """Requests by a key that is no proof that they are one. Most often there is one, which stands there without a list."""
 
@@ -108,11 +104,8 @@ class Stitcher:
         self._waiting: _Listed = {}  # span that did not come -> requests with parts below it
         self._traces: _Listed = {}
         self._crowded: set[str] = set()  # traces of which some open requests are not listed
-        self._gone: dict[int, _Gone] = {}  # hash of an id or span -> request
-        self._gone_before: dict[int, _Gone] = {}
-        self._gone_traces: set[int] = set()  # hashes
-        self._gone_traces_before: set[int] = set()
-        self._gone_since = float("-inf")
+        self._released = ReleasedIds(limits.gone)  # ids and spans
+        self._released_since = float("-inf")
         self._has_outer: dict[tuple[str, str], float] = {}  # system, engine -> when one had an observer around it
         self.dropped = {"late": 0, "duplicate": 0, "orphan": 0, "open_limit": 0}
 
@@ -403,16 +396,13 @@ class Stitcher:
         self._begin += 1
         self._active -= 1
         self._forget_first(one.first)
-        by, late = self._by, self._gone
-        hashed = hash(trace)
-        gone = part.end if part.end is not None else float("-inf"), part.observer in OUTER, (hashed,)
+        by = self._by
         for key in one.keys:
             del by[key]
-            late[hash(key)] = gone
-        if part.span:
-            late[hash(trace + part.span)] = gone
+        keys = (*one.keys, trace + part.span) if part.span else one.keys
+        end = part.end if part.end is not None else float("-inf")
+        self._released.add(keys, end, part.observer in OUTER, (trace,))
         del self._traces[trace]
-        self._gone_traces.add(hashed)
         if part.observer == "stage":
             self.dropped["orphan"] += 1
         else:
@@ -428,19 +418,15 @@ class Stitcher:
 
     def _unlist(self, one: _Open) -> None:
         """Forget its ids, but for telling what comes late."""
-        by, late, traces, end, outer = self._by, self._gone, self._traces, float("-inf"), False
+        by, traces, end, outer = self._by, self._traces, float("-inf"), False
         for part in one.parts:
             if part.end is not None and part.end > end:
                 end = part.end
             outer |= part.observer in OUTER
-        hashed = tuple(map(hash, one.traces))
-        gone = end, outer, hashed
         for key in one.keys:
             by.pop(key, None)
-            late[hash(key)] = gone
-        self._gone_traces.update(hashed)
-        if one.hidden and one.parts[0].span:
-            late[hash(one.traces[0] + one.parts[0].span)] = gone
+        span = one.parts[0].span if one.hidden else ""
+        self._released.add((*one.keys, one.traces[0] + span) if span else one.keys, end, outer, one.traces)
         for parent in one.parents:
             self._leave(self._waiting, parent, one)
         for trace in one.traces:
@@ -489,16 +475,14 @@ class Stitcher:
 
     def _is_gone(self, part: RequestPart, trace: str, ids: tuple[str, ...]) -> bool:
         """Whether a part is of no request any more, which is counted."""
-        late, before = self._gone, self._gone_before
+        released = self._released
         # Spans are told apart by their trace, so where that is unknown they need not be put together.
-        hashed, hashes = hash(trace), [*map(hash, ids)]
-        is_near = hashed in self._gone_traces or hashed in self._gone_traces_before or not trace
-        if not is_near and late.keys().isdisjoint(hashes) and before.keys().isdisjoint(hashes):
+        if trace and not released.has_trace(trace) and all(released.find(key) is None for key in ids):
             return False
         own = trace + part.span if part.span else ""
         parent = trace + part.parent if part.parent else ""
         for key in (own, *ids, parent):
-            gone = late.get(hash(key)) or before.get(hash(key))
+            gone = released.find(key)
             reason = _why_gone(part, trace, gone, key == own) if gone is not None else ""
             if reason:
                 self.dropped[reason] += 1
@@ -506,10 +490,9 @@ class Stitcher:
         return False
 
     def _forget(self) -> None:
-        if len(self._gone) >= self._limits.gone or self._now - self._gone_since > self._limits.age / 2:
-            self._gone_before, self._gone = self._gone, {}
-            self._gone_traces_before, self._gone_traces = self._gone_traces, set()
-            self._gone_since = self._now
+        if self._now - self._released_since > self._limits.age / 2:
+            self._released.turn()
+            self._released_since = self._now
 
 
 def _keys(part: RequestPart) -> tuple[str, tuple[str, ...]]:
@@ -524,7 +507,7 @@ def _keys(part: RequestPart) -> tuple[str, tuple[str, ...]]:
     return ids[0], ids[1:]
 
 
-def _why_gone(part: RequestPart, trace: str, gone: _Gone, is_own: bool) -> str:
+def _why_gone(part: RequestPart, trace: str, gone: ReleasedRequest, is_own: bool) -> str:
     """Why a part is of a request that was given out, where it is; `is_own`: that one had its span."""
     if is_own:
         return "duplicate"

@@ -7,13 +7,14 @@ asked for a little more, since a series that ended where they meet is in the his
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from kvitals.series.history.schema import HistoryError
+from kvitals.series.promql.grid import QueryBudget
 from kvitals.series.types import STALE, Floats, Frame, Labels, Matcher, SeriesSource
 
 OVERLAP_SECONDS = 600.0
@@ -30,6 +31,18 @@ class Live(Protocol):
 class StoredPast(SeriesSource, Protocol):
     """What is on disk."""
 
+    def select(
+        self,
+        matchers: Sequence[Matcher],
+        start: float,
+        end: float,
+        cells: int | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> list[Frame]:
+        """As of any source, within `cells` cells (PromQLError beyond). check: called now and then; what it raises ends
+        the selection."""
+        ...
+
     def labels(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
         """The matching series of some time, about."""
         ...
@@ -39,19 +52,38 @@ class FederatedReader:
     """Reads `live` from where that is whole, and `past` before it. Where the past can not be read there is none:
     whoever writes it says why."""
 
-    def __init__(self, live: Live, past: StoredPast) -> None:
+    def __init__(self, live: Live, past: StoredPast, budget: QueryBudget | None = None) -> None:
+        """budget: what may still be read. Selections spend it: they are in memory together until the query ends."""
         self._live = live
         self._past = past
+        self._budget = budget
 
     def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
         recent, since = self._live.recent(matchers, start, end)
-        if start >= since:
-            return recent
+        frames = recent if start >= since else self._with_past(recent, since, matchers, start, end)
+        if self._budget is not None:
+            self._budget.take(_cells(frames))
+        return frames
+
+    def _with_past(
+        self, recent: list[Frame], since: float, matchers: Sequence[Matcher], start: float, end: float
+    ) -> list[Frame]:
+        """What the window has from `since` on, and before it what is on disk."""
+        later = [found for frame in recent if (found := _since(frame, since)) is not None]
+        until = min(end, since + OVERLAP_SECONDS)
         try:
-            past = self._past.select(matchers, start, min(end, since + OVERLAP_SECONDS))
+            if self._budget is None:
+                past = self._past.select(matchers, start, until)
+            else:
+                budget = self._budget
+                past = self._past.select(matchers, start, until, budget.samples - _cells(later), lambda: budget.take(0))
         except HistoryError:
             return recent
-        return join(past, [later for frame in recent if (later := _since(frame, since)) is not None])
+        return join(past, later)
+
+
+def _cells(frames: Sequence[Frame]) -> int:
+    return sum(frame.values.size for frame in frames)
 
 
 def join(earlier: Sequence[Frame], later: Sequence[Frame]) -> list[Frame]:

@@ -19,7 +19,7 @@ from kvitals.series.history.wal_codec import Ids
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
 
 MAX_SAMPLES = 5_000_000
-"""Cells that one selection reads; 8 bytes each, twice for a moment."""
+"""Cells of the frames of one selection; 8 bytes each, twice for a moment where a series has no sample."""
 MAX_LABELS = 100_000
 """Label sets that are remembered between selections."""
 EVER = 1 << 60
@@ -60,13 +60,26 @@ class HistoryReader:
         with self._lock:
             self._close()
 
-    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
-        """One frame for each group that has a matching series with a sample in start <= t <= end."""
+    def select(
+        self,
+        matchers: Sequence[Matcher],
+        start: float,
+        end: float,
+        cells: int | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> list[Frame]:
+        """One frame for each group that has a matching series with a sample in start <= t <= end.
+
+        cells: the most that the frames may have together, 8 bytes each. check: called before each part is read; what
+        it raises ends the selection.
+        """
         with self.reading() as connection:
+            check()
             wanted = self._wanted(connection, matchers)
             if not wanted:
                 return []
-            looking = Looking(connection, wanted, *milliseconds(start, end), self._max_samples)
+            most = self._max_samples if cells is None else min(cells, self._max_samples)
+            looking = Looking(connection, wanted, *milliseconds(start, end), most, check)
             try:
                 return looking.frames(self._labels(wanted))
             finally:

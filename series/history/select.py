@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -15,52 +16,70 @@ from kvitals.series.history.blocks import Segment
 from kvitals.series.history.codec import DamagedError, Ints
 from kvitals.series.history.downsample import visible
 from kvitals.series.history.schema import SEGMENT_BITS
-from kvitals.series.history.wal_codec import Ids, RowChanges
+from kvitals.series.history.wal_codec import Ids
 from kvitals.series.promql import PromQLError
+from kvitals.series.series_view import Columns
 from kvitals.series.types import STALE, Floats, Frame, Labels, is_stale
+
+TOO_MANY = "the query touches too many samples of history: select fewer series or a shorter range"
 
 
 @dataclass(frozen=True)
 class GroupPiece:
-    """Rows of one group and the values of some series in them; those of others have none."""
+    """Rows of one group. The values of some series in them are read when the frame has its place for them, so that a
+    selection is in memory once. Others have none."""
 
     generation: int
     times: Ints
-    blocks: list[tuple[Ids, Floats]] = field(default_factory=list)
+    series: list[Ids]
+    """Of each block."""
+    blocks: Callable[[], Iterator[PieceBlock]]
+
+
+PieceBlock = tuple[int, Ids, Floats]
+"""The first row of the piece, the series, and their values in the rows from there on."""
 
 
 @dataclass
 class Looking:
-    """One look into the file: names with the ids of the series that are wanted, the time in milliseconds, and how
-    many cells may still be read. `damaged`: parts that could not be."""
+    """One look into the file: names with the ids of the series that are wanted, the time in milliseconds, and how many
+    cells the frames may have. `check` is called now and then, and what it raises ends the work. `damaged`: parts that
+    could not be read."""
 
     connection: sqlite3.Connection
     wanted: Mapping[int, Ids]
     first: int
     last: int
     samples: int
+    check: Callable[[], None] = lambda: None
     damaged: int = 0
+    held: int = 0
+    """Cells of the log that are in memory until their frames are made."""
 
     def frames(self, labels: Mapping[int, Labels], group: int | None = None) -> list[Frame]:
         """One frame for each group, or of one group. Raises PromQLError where there is too much."""
         found = self._of_segments(group)
         for key, piece in self._of_log(group):
             found.setdefault(key, []).append(piece)
-        shown = (self._shown(pieces) for pieces in found.values() if any(piece.blocks for piece in pieces))
-        frames = (_frame(pieces, labels) for pieces in shown if pieces)
-        return [frame for frame in frames if frame is not None]
+        made = [self._frame(found.pop(key), labels) for key in list(found)]
+        return [frame for frame in made if frame is not None]
 
     def seen(self) -> set[int]:
         """The ids of series that chunks and ticks of this time have."""
         found: set[int] = set()
         there = self._there(None)
         for name in self.wanted:
-            for _, series, _ in self._chunks(name, there, with_values=False):
+            for _, _, series in self._chunks(name, there):
                 found.update(series.tolist())
         for generation in wal.generations(self.connection):
-            for part in self._gathered(generation).values():
-                if part.times[0] <= self.last and part.times[-1] >= self.first:
-                    found.update(np.unique(part.series).tolist())
+            try:
+                groups = wal_codec.series_in(wal.read(self.connection, generation, self.last))
+            except DamagedError:
+                self.damaged += 1
+                continue
+            for part in groups.values():
+                if part.first <= self.last and part.last >= self.first:
+                    found.update(part.series.tolist())
         return found
 
     def _there(self, group: int | None) -> dict[int, Segment]:
@@ -69,30 +88,47 @@ class Looking:
 
     def _of_segments(self, group: int | None) -> dict[int, list[GroupPiece]]:
         there = self._there(group)
-        pieces: dict[int, GroupPiece] = {}
+        chunks: dict[int, list[tuple[int, Columns, Ids]]] = {}  # segment -> chunk, its columns and their series
         for name, ids in self.wanted.items():
-            for segment, series, data in self._chunks(name, there):
+            for segment, number, series in self._chunks(name, there):
                 mine = np.flatnonzero(np.isin(series, ids))
-                if not len(mine):
-                    continue
-                self._spend(segment.rows * len(mine))
+                if len(mine):
+                    chunks.setdefault(segment.id, []).append((number, mine, series))
+        found: dict[int, list[GroupPiece]] = {}
+        for segment in self._with_ends(there, chunks):
+            try:
+                piece = self._piece(segment, chunks.get(segment.id, []))
+            except DamagedError:
+                self.damaged += 1
+                continue
+            found.setdefault(segment.group, []).append(piece)
+        return found
+
+    def _piece(self, segment: Segment, chunks: Sequence[tuple[int, Columns, Ids]]) -> GroupPiece:
+        """The rows of a segment, with some columns of these chunks. Raises DamagedError."""
+
+        def blocks() -> Iterator[PieceBlock]:
+            for number, columns, series in chunks:
+                self.check()
                 try:
-                    if segment.id not in pieces:
-                        pieces[segment.id] = self._empty(segment)
-                    values = segments.values_of(data, segment.rows, len(series))
+                    values = segments.values_of(self._data(number), segment.rows, len(series))
                 except DamagedError:
                     self.damaged += 1
                     continue
-                pieces[segment.id].blocks.append((series[mine], values[:, mine]))
-        found: dict[int, list[GroupPiece]] = {}
-        for segment in self._with_ends(there, pieces):
-            try:
-                found.setdefault(segment.group, []).append(pieces.get(segment.id) or self._empty(segment))
-            except DamagedError:
-                self.damaged += 1
-        return found
+                yield 0, series[columns], values if len(columns) == len(series) else values[:, columns]
 
-    def _with_ends(self, there: Mapping[int, Segment], pieces: Mapping[int, GroupPiece]) -> Iterator[Segment]:
+        times = segments.times_of(self.connection, segment)
+        return GroupPiece(segment.last_generation, times, [series[columns] for _, columns, series in chunks], blocks)
+
+    def _data(self, chunk: int) -> bytes:
+        """The values of a chunk as they are packed. Raises DamagedError."""
+        row = self.connection.execute("SELECT data FROM chunks WHERE id = ?", (chunk,)).fetchone()
+        if row is None:
+            raise DamagedError(f"chunk {chunk} is gone")
+        data: bytes = row[0]
+        return data
+
+    def _with_ends(self, there: Mapping[int, Segment], pieces: Container[int]) -> Iterator[Segment]:
         """The segments of pieces, and of each group those that come next: there the series end that it has not."""
         of_group: dict[int, list[Segment]] = {}
         for segment in sorted(there.values(), key=lambda one: one.last_generation):
@@ -101,26 +137,20 @@ class Looking:
             yield from (one for one in mine[:1] if one.id in pieces)
             yield from (one for before, one in pairwise(mine) if one.id in pieces or before.id in pieces)
 
-    def _empty(self, segment: Segment) -> GroupPiece:
-        return GroupPiece(segment.last_generation, segments.times_of(self.connection, segment))
-
-    def _chunks(
-        self, name: int, there: Mapping[int, Segment], *, with_values: bool = True
-    ) -> Iterator[tuple[Segment, Ids, bytes]]:
-        """The chunks of a name in some segments."""
+    def _chunks(self, name: int, there: Mapping[int, Segment]) -> Iterator[tuple[Segment, int, Ids]]:
+        """The chunks of a name in some segments, by id, and their series; without values."""
         if not there:
             return
         rows = self.connection.execute(
-            f"SELECT id, series, {'data' if with_values else 'NULL'} FROM chunks"  # noqa: S608
-            " WHERE name = ? AND id >= ? AND id < ?",
+            "SELECT id, series FROM chunks WHERE name = ? AND id >= ? AND id < ?",
             (name, min(there) << SEGMENT_BITS, (max(there) + 1) << SEGMENT_BITS),
         )
-        for number, series, data in rows:
+        for number, series in rows:
             segment = there.get(number >> SEGMENT_BITS)
             if segment is None:
                 continue
             try:
-                yield segment, segments.series_of(series), data
+                yield segment, number, segments.series_of(series)
             except DamagedError:
                 self.damaged += 1
 
@@ -129,57 +159,84 @@ class Looking:
         sealed = dict(self.connection.execute("SELECT grp, max(last_generation) FROM segments GROUP BY grp").fetchall())
         ids = np.sort(np.concatenate(list(self.wanted.values())))
         for generation in wal.generations(self.connection):
-            for key, part in self._gathered(generation, ids, group).items():
-                if sealed.get(key, 0) < generation:
-                    columns = wal_codec.ChangeColumns(part)
-                    self._spend(len(part.times) * len(columns.series))
-                    blocks = [(columns.series, columns.of(columns.series))] if len(columns.series) else []
-                    yield key, GroupPiece(generation, part.times, blocks)
+            done = {key for key, last in sealed.items() if last >= generation}
+            for key, part in self._gathered(generation, ids, partial(_is_wanted, done, group)):
+                blocks = partial(iter, part.blocks)
+                yield key, GroupPiece(generation, np.array(part.times), [part.series], blocks)
 
-    def _gathered(self, generation: int, wanted: Ids | None = None, group: int | None = None) -> dict[int, RowChanges]:
+    def _gathered(
+        self, generation: int, ids: Ids, wanted: Callable[[int], bool]
+    ) -> Iterator[tuple[int, wal_codec.DenseRows]]:
+        """The rows of a generation, of the groups that are wanted; nothing of one that is damaged."""
+        log = wal_codec.DenseLog(ids, wanted, self.first, self.last)
         try:
-            return wal_codec.gather_rows(wal.read(self.connection, generation, self.last), group, wanted)
+            for tick in wal.read(self.connection, generation, self.last):
+                self.check()
+                log.add(tick)
+                if self.held + log.cells > self.samples:
+                    raise PromQLError(TOO_MANY)
         except DamagedError:
             self.damaged += 1
-            return {}
+            return
+        self.held += log.cells
+        for key, part in log.groups.items():
+            part.close()
+            yield key, part
 
-    def _shown(self, pieces: list[GroupPiece]) -> list[GroupPiece]:
-        """Cut to this time and to what no later generation hides, in order of time."""
+    def _frame(self, pieces: list[GroupPiece], labels: Mapping[int, Labels]) -> Frame | None:
+        """Pieces of one group as a frame, of the series that have a sample in it: cut to this time and to what no later
+        generation hides. Raises PromQLError where it is too much."""
+        if not any(len(series) for piece in pieces for series in piece.series):
+            return None
+        shown = self._shown(pieces)
+        some = [series for piece, _ in shown for series in piece.series]
+        if not some:
+            return None
+        series = np.unique(np.concatenate(some))
+        times = np.concatenate([piece.times[rows] for piece, rows in shown])
+        self.samples -= len(times) * len(series)
+        if self.samples < 0:
+            raise PromQLError(TOO_MANY)
+        order = np.argsort(times, kind="stable")  # a piece may lie in a hole of another
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        values: Floats = np.full((len(times), len(series)), STALE)
+        top = 0
+        for piece, rows in shown:
+            _fill(values, places[top : top + len(rows)], series, piece, rows)
+            top += len(rows)
+        seen = ~is_stale(values).all(axis=0)
+        if not seen.any():
+            return None
+        kept = values if seen.all() else values[:, seen]
+        return Frame(times[order] / 1000.0, kept, [labels[number] for number in series[seen].tolist()])
+
+    def _shown(self, pieces: list[GroupPiece]) -> list[tuple[GroupPiece, Ints]]:
+        """Pieces in order of time, with their rows of this time that no later generation hides."""
         pieces = sorted(pieces, key=lambda piece: piece.generation)
         found = []
         for piece, rows in zip(pieces, visible([piece.times for piece in pieces]), strict=True):
             times = piece.times[rows]
             kept = rows[(times >= self.first) & (times <= self.last)]
             if len(kept):
-                blocks = [(ids, values[kept]) for ids, values in piece.blocks]
-                found.append(GroupPiece(piece.generation, piece.times[kept], blocks))
-        return sorted(found, key=lambda piece: int(piece.times[0]))
-
-    def _spend(self, cells: int) -> None:
-        self.samples -= cells
-        if self.samples < 0:
-            raise PromQLError("the query touches too many samples of history: select fewer series or a shorter range")
+                found.append((piece, kept))
+        return sorted(found, key=lambda one: int(one[0].times[one[1][0]]))
 
 
-def _frame(pieces: list[GroupPiece], labels: Mapping[int, Labels]) -> Frame | None:
-    """Pieces of one group as a frame, of the series that have a sample in it."""
-    some = [ids for piece in pieces for ids, _ in piece.blocks]
-    if not some:
-        return None
-    series = np.unique(np.concatenate(some))
-    times = np.concatenate([piece.times for piece in pieces])
-    values: Floats = np.full((len(times), len(series)), STALE)
-    top = 0
-    for piece in pieces:
-        bottom = top + len(piece.times)
-        for ids, block in piece.blocks:
-            values[top:bottom, series.searchsorted(ids)] = block
-        top = bottom
-    if (np.diff(times) <= 0).any():  # a piece lies in a hole of another
-        order = np.argsort(times, kind="stable")
-        times, values = times[order], values[order]
-    seen = ~is_stale(values).all(axis=0)
-    if not seen.any():
-        return None
-    kept = values if seen.all() else values[:, seen]
-    return Frame(times / 1000.0, kept, [labels[number] for number in series[seen].tolist()])
+def _is_wanted(done: Container[int], group: int | None, key: int) -> bool:
+    """Whether the rows of a group are read from the log: they are not sealed, and it is the group that is wanted."""
+    return key not in done and group in (None, key)
+
+
+def _fill(values: Floats, places: Ints, series: Ids, piece: GroupPiece, rows: Ints) -> None:
+    """Put the values of some rows of a piece into a frame: row `rows[i]` at `places[i]`."""
+    for first, ids, block in piece.blocks():
+        low, high = rows.searchsorted((first, first + len(block)))
+        if low == high:
+            continue
+        there, columns = places[low:high], series.searchsorted(ids)
+        part = block if high - low == len(block) else block[rows[low:high] - first]
+        if there[-1] - there[0] == len(there) - 1:  # they follow each other, nearly always
+            values[there[0] : there[-1] + 1, columns] = part
+        else:
+            values[np.ix_(there, columns)] = part

@@ -10,7 +10,7 @@ every value that there is.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from kvitals.series.types import STALE, Floats
 Ids = npt.NDArray[np.uint32]
 
 MAX_TICK_BYTES = 64 << 20
+BLOCK_ROWS = 64
 _LEVEL = 3
 _COUNT = struct.Struct("<I")
 _GROUP = struct.Struct("<III")
@@ -76,18 +77,13 @@ def first_time(data: bytes) -> int:
     return int(_unpack(data).times.min())
 
 
-def gather_rows(ticks: Iterable[bytes], group: int | None = None, wanted: Ids | None = None) -> dict[int, RowChanges]:
-    """The rows of a whole generation by group: of one group or all, of the series in `wanted` (ordered) or all.
-
-    Raises DamagedError.
-    """
+def gather_rows(ticks: Iterable[bytes], group: int | None = None) -> dict[int, RowChanges]:
+    """The rows of a whole generation by group: of one group or all. Raises DamagedError."""
     groups, times, rows, series, values = [_NO_ROWS], [_NO_ROWS], [_NO_ROWS], [], []
     height = 0
     for tick in map(_unpack, ticks):
         row = np.repeat(np.arange(len(tick.times)), tick.counts)
         kept = None if group is None else tick.groups[row] == group
-        if wanted is not None:
-            kept = _among(tick.series, wanted) if kept is None else kept & _among(tick.series, wanted)
         groups.append(tick.groups)
         times.append(tick.times)
         rows.append((row if kept is None else row[kept]) + height)
@@ -149,6 +145,98 @@ def _among(series: Ids, wanted: Ids) -> npt.NDArray[np.bool_]:
     places = np.minimum(wanted.searchsorted(series), len(wanted) - 1)
     among: npt.NDArray[np.bool_] = wanted[places] == series
     return among
+
+
+class DenseRows:
+    """Rows of one group, as they come: the times of all of them, and the values of those in a time range."""
+
+    def __init__(self) -> None:
+        self.times: list[int] = []  # milliseconds
+        self.blocks: list[tuple[int, Ids, Floats]] = []
+        """The first row, the series (in order), and their values in the rows from there on."""
+        self.series: Ids = np.empty(0, dtype=np.uint32)
+        """All that had a value so far, in order."""
+        self._now: Floats = np.empty(0)
+        self._rows: list[Floats] = []  # the latest rows, until they are a block
+        self._first = 0  # the number of the first of them
+
+    def add(self, time: int, series: Ids, values: Floats, kept: bool) -> int:
+        """Take a row: what changed in it. kept: its values are wanted. Returns how many cells it has."""
+        if len(series):
+            self._know(series)
+            self._now[self.series.searchsorted(series)] = values
+        self.times.append(time)
+        if not kept or not len(self.series):
+            self.close()
+            return 0
+        if not self._rows:
+            self._first = len(self.times) - 1
+        self._rows.append(self._now.copy())
+        if len(self._rows) == BLOCK_ROWS:
+            self.close()
+        return len(self._now)
+
+    def close(self) -> None:
+        """Put the latest rows into a block."""
+        if self._rows:
+            self.blocks.append((self._first, self.series, np.array(self._rows)))
+            self._rows = []
+
+    def _know(self, series: Ids) -> None:
+        if _among(series, self.series).all():
+            return
+        self.close()
+        before, now, self.series = self.series, self._now, np.union1d(self.series, series)
+        self._now = np.full(len(self.series), STALE)
+        self._now[self.series.searchsorted(before)] = now
+
+
+class DenseLog:
+    """The rows of a generation by group, tick by tick. `cells`: values that are held."""
+
+    def __init__(self, ids: Ids, wanted: Callable[[int], bool], first: int, last: int) -> None:
+        """ids: series, in order; wanted: whether a group is. Values from `first` to `last` (milliseconds) are kept."""
+        self.groups: dict[int, DenseRows] = {}
+        self.cells = 0
+        self._ids, self._wanted, self._first, self._last = ids, wanted, first, last
+
+    def add(self, data: bytes) -> None:
+        """Take the next tick. Raises DamagedError."""
+        tick = _unpack(data)
+        among = _among(tick.series, self._ids)
+        rows = np.repeat(np.arange(len(tick.times)), tick.counts)[among]
+        series, values = tick.series[among], tick.values[among]
+        ends = rows.searchsorted(np.arange(len(tick.times)), "right").tolist()
+        start = 0
+        for group, time, end in zip(tick.groups.tolist(), tick.times.tolist(), ends, strict=True):
+            if self._wanted(group):
+                of_group = self.groups.setdefault(group, DenseRows())
+                kept = self._first <= time <= self._last
+                self.cells += of_group.add(time, series[start:end], values[start:end], kept)
+            start = end
+
+
+@dataclass
+class SeenSeries:
+    """The series of a group that had changes, in order, and the times of its first and last row in milliseconds."""
+
+    first: int
+    last: int
+    series: Ids
+
+
+def series_in(ticks: Iterable[bytes]) -> dict[int, SeenSeries]:
+    """What the ticks of a generation have series of, by group. Raises DamagedError."""
+    found: dict[int, SeenSeries] = {}
+    for tick in map(_unpack, ticks):
+        of_changes = np.repeat(tick.groups, tick.counts)
+        for group in np.unique(tick.groups).tolist():
+            times, series = tick.times[tick.groups == group], tick.series[of_changes == group]
+            known = found.setdefault(group, SeenSeries(int(times[0]), int(times[-1]), np.empty(0, dtype=np.uint32)))
+            known.last = int(times[-1])
+            if not _among(series, known.series).all():
+                known.series = np.union1d(known.series, series)
+    return found
 
 
 class ChangeColumns:

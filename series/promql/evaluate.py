@@ -310,7 +310,7 @@ class Evaluation:
         selected = self._range(next(a for a in call.args if isinstance(a, _OVER_TIME)))
         self.budget.take(len(self.steps) * len(selected.labels))
         results = []
-        for windows in selected.windows:
+        for windows in (part for whole in selected.windows for part in whole.in_parts()):
             if call.func == "quantile_over_time":
                 results.append(quantile_over_time(windows, scalars[0]))
             elif call.func == "predict_linear":

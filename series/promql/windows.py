@@ -21,6 +21,9 @@ Result = tuple[Floats, Bools]
 MAX_CELLS = 100_000
 """Of windows that are laid side by side: less than a megabyte."""
 
+PART_CELLS = 250_000
+"""Of the samples that a function is given at a time: some 15 MB with what it makes of them."""
+
 
 @dataclass
 class SampleWindows:
@@ -45,6 +48,26 @@ class SampleWindows:
     @property
     def seconds(self) -> float:
         return self.length / 1000.0
+
+    def in_parts(self) -> Iterator[SampleWindows]:
+        """The same windows over some of the series at a time: functions make several arrays of the size of `values`."""
+        height, width = self.values.shape
+        step = max(PART_CELLS // max(height, 1), 1)
+        if step >= width:
+            yield self
+            return
+        for first in range(0, width, step):
+            some = slice(first, first + step)
+            yield SampleWindows(
+                self.times if self.times.shape[1] == 1 else self.times[:, some],
+                self.values[:, some],
+                None if self.present is None else self.present[:, some],
+                self.low,
+                self.high,
+                self.ends,
+                self.length,
+                self.budget,
+            )
 
     @cached_property
     def columns(self) -> Ints:

@@ -291,6 +291,9 @@ def _tick(data: bytes) -> bytes:
     try:
         found = wal_codec.gather_rows([data, data])
         wal_codec.groups_of(data), wal_codec.first_time(data)
+        wal_codec.series_in([data, data])
+        log = wal_codec.DenseLog(np.arange(50, dtype=np.uint32), lambda _: True, 0, 1 << 60)
+        log.add(data)
         for changes in found.values():
             wal_codec.ChangeColumns(changes).of(np.unique(changes.series)[:50].astype(np.uint32))
     except DamagedError as error:

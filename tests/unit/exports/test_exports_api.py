@@ -606,3 +606,64 @@ async def test_up_is_that_of_the_targets() -> None:
         assert (await data_of(client, "query", query='count(up{engine="a"} == 1)'))["result"][0]["value"][1] == "1"
         assert (await data_of(client, "query", query="max_over_time(up[1m])"))["result"][0]["value"][1] == "1"
         assert await data_of(client, "series", **{"match[]": "up"})
+
+
+class SlowPast:
+    """A history that takes a while, and remembers how many read it at the same time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.reading = self.most = self.reads = 0
+        self.begun = threading.Event()
+
+    def select(
+        self, matchers: Sequence[Matcher], start: float, end: float, cells: int | None = None, check: Any = None
+    ) -> list[Frame]:
+        self.reading += 1
+        self.reads += 1
+        self.most = max(self.most, self.reading)
+        self.begun.set()
+        time.sleep(self.seconds)
+        self.reading -= 1
+        return []
+
+    def labels(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
+        self.select(matchers, start, end)
+        return set()
+
+
+class TestHistoryQueries:
+    """Queries over history hold what they read: one runs at a time, and the others wait up to their deadline."""
+
+    async def test_one_reads_history_at_a_time(self) -> None:
+        past = SlowPast(0.05)
+        async with serving(past=past, whole_since=lambda _: NOW) as client:
+            asked = [data_of(client, "query", query="sum(kvitals_running)") for _ in range(8)]
+            found = await asyncio.gather(*asked, data_of(client, "labels", start=str(NOW - 60)))
+        assert (past.most, past.reads) == (1, 9)
+        assert all(data["result"] for data in found[:8])
+
+    async def test_what_waits_is_answered_at_its_deadline(self) -> None:
+        past = SlowPast(1.0)
+        async with serving(past=past, whole_since=lambda _: NOW) as client:
+            first = asyncio.create_task(data_of(client, "query", query="kvitals_running"))
+            assert await asyncio.to_thread(past.begun.wait, 10)
+            status, kind, message = await error_of(client, "query", query="kvitals_running", timeout="0.2")
+            assert (status, kind) == (503, "timeout")
+            assert "one runs at a time" in message and "shorter range" in message
+            assert past.reading == 1  # the first one still runs
+            await first
+        assert past.reads == 1
+
+    async def test_queries_over_what_is_in_memory_do_not_wait_for_them(self) -> None:
+        past = SlowPast(1.0)
+        ends = {"kvitals_ttft_seconds": NOW}
+        whole = lambda matchers: ends.get(next((m.value for m in matchers if m.name == "__name__"), ""), 0.0)  # noqa: E731
+        async with serving(past=past, whole_since=whole) as client:
+            slow = [asyncio.create_task(data_of(client, "query", query="kvitals_ttft_seconds")) for _ in range(4)]
+            assert await asyncio.to_thread(past.begun.wait, 10)
+            assert (await data_of(client, "query", query="sum(kvitals_running)"))["result"]
+            assert past.reads == past.reading == 1
+            for one in slow:
+                one.cancel()
+            await asyncio.gather(*slow, return_exceptions=True)

@@ -71,6 +71,8 @@ def test_bytes_that_are_well_packed_but_none_of_ours(raw: bytes) -> None:
         lambda data: codec.decode_times(data, 3),
         wal_codec.groups_of,
         lambda d: wal_codec.gather_rows([d]),
+        lambda d: wal_codec.series_in([d]),
+        lambda d: wal_codec.DenseLog(np.arange(9, dtype=np.uint32), lambda _: True, 0, 1 << 40).add(d),
     ):
         try:
             read(packed)
@@ -113,6 +115,18 @@ def test_ticks_are_laid_out_as_they_were() -> None:
             places = columns.series.astype(int) - group * 100
             assert np.array_equal(bits(columns.of(columns.series)), bits(np.array(expected)[:, places]))
     wanted = np.array([305, 306, 719], dtype=np.uint32)
-    some = wal_codec.gather_rows(log, None, wanted)
-    assert {group: set(part.series.tolist()) for group, part in some.items()} == {3: {305, 306}, 7: {719}}
-    assert len(some[3].times) == len(rows[3])  # all rows, so that it shows where series have none
+    dense = wal_codec.DenseLog(wanted, lambda group: group == 3, 10_000, 250_000)
+    for tick in log:
+        dense.add(tick)
+    assert dense.groups.keys() == {3}
+    part = dense.groups[3]
+    part.close()
+    assert part.series.tolist() == [305, 306]
+    assert len(part.times) == len(rows[3])  # all rows, so that it shows where series have none
+    seen = {n: (ids, row) for first, ids, values in part.blocks for n, row in enumerate(values, first)}
+    assert [part.times[n] for n in seen] == [t for t in part.times if 10_000 <= t <= 250_000]
+    assert all(np.array_equal(bits(row), bits(rows[3][n][ids.astype(int) - 300])) for n, (ids, row) in seen.items())
+    assert dense.cells == sum(values.size for _, _, values in part.blocks)
+    assert {group: (one.first, one.last) for group, one in wal_codec.series_in(log).items()} == {
+        group: (0, part.times[-1]) if group == 3 else (0, wal_codec.gather_rows(log)[7].times[-1]) for group in (3, 7)
+    }

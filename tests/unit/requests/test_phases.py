@@ -89,6 +89,17 @@ def test_without_an_engines_word_little_is_known() -> None:
     assert not record.complete
 
 
+def test_records_share_what_is_not_known_of_them() -> None:
+    """Tens of thousands of records are in memory, and three of four phases were objects of their own."""
+    stitched = Stitched()
+    for n in (1, 2):
+        stitched.add(T, tap(n, T))
+    first, second = stitched.records()
+    unknown = [[phase for phase in record.phases if phase.source == "unknown"] for record in (first, second)]
+    assert unknown[0] and all(a is b for a, b in zip(*unknown, strict=True))
+    assert first.observers is second.observers
+
+
 def test_a_request_that_was_turned_away_is_complete_without_an_engine() -> None:
     record = one(tap(1, T, status=503, ttft=None, finish="", output_tokens=None))
     assert record.complete

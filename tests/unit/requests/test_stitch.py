@@ -221,7 +221,7 @@ def test_nothing_is_kept_of_requests_that_are_long_gone() -> None:
     stitched.records()
     stitcher = stitched.stitcher
     assert not stitcher._by and not stitcher._waiting and not stitcher._traces
-    assert len(stitcher._gone) + len(stitcher._gone_before) < 500
+    assert len(stitcher._released) < 500
 
 
 def test_one_trace_id_of_everybody_costs_no_more_than_others() -> None:

@@ -234,3 +234,9 @@ def test_a_wrong_table_is_refused(table: dict[str, object], problem: str | None)
 
     with pytest.raises(ConfigError, match=problem or r"\[tenants\]"):
         build({"tenants": table})
+
+
+def test_records_of_one_session_share_its_pseudonym() -> None:
+    """Tens of thousands of records are in memory; each had a text of its own."""
+    names = TenantNames(TenantsTable(), KEY)
+    assert names.session("chat-1") is names.session("chat-1")
