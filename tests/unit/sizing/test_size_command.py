@@ -62,7 +62,7 @@ def test_a_trace_without_prefix_ids_is_a_workload_without_hits(capsys: pytest.Ca
         capsys, *LLAMA, "--trace", str(samples / "azure_2023.csv"), "--weights", "fp8", "--slo", "ttft=30s"
     )
     assert azure["workload"]["cached"] == 0.0
-    assert "the trace has no prefix ids: its hit rate is unknown" in json.dumps(azure["steps"])
+    assert "no prefix ids: arrivals and lengths only" in json.dumps(azure["workload"])
 
 
 def test_a_trace_is_a_workload(capsys: pytest.CaptureFixture[str]) -> None:
