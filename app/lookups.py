@@ -11,7 +11,9 @@ from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.app.agent_client import AgentClient
 from kvitals.app.cache import replay_ledger
 from kvitals.app.errors import UsageError
+from kvitals.app.trace_files import read_trace
 from kvitals.kvcache.accesses import Accesses
+from kvitals.kvcache.traces.request import TraceError, TraceFacts
 from kvitals.kvcache.whatif import ReplayRow
 
 MAX_BLOCKS = 10**12
@@ -24,11 +26,14 @@ class LedgerError(Exception):
 
 @dataclass(frozen=True)
 class Lookups:
-    """What to replay: accesses, what they are of, and the blocks that one node has today where that is known."""
+    """What to replay: accesses, what they are of, and the blocks that one node has today where that is known.
+
+    trace: how a trace file was read, None for the look-ups of engines."""
 
     accesses: Accesses
     title: str
     today: int | None
+    trace: TraceFacts | None = None
 
     @property
     def recorded_hit_rate(self) -> float | None:
@@ -41,6 +46,17 @@ class Lookups:
         """Whether a row depends on sessions and no lookup names one, so that they are guessed from the prompts."""
         by_session = any((row.routing in _BY_SESSION and row.nodes > 1) or row.policy == "priority" for row in rows)
         return by_session and not bool((self.accesses.session >= 0).any())
+
+
+def trace_lookups(path: Path, block_size: int | None) -> Lookups:
+    """The requests of a trace with prefix ids. Raises TraceError."""
+    trace = read_trace(path, block_size)
+    if trace.facts.block_size is None:
+        raise TraceError(
+            f"{path}: the {trace.facts.format} format has no prefix ids, so no hit rate can be calculated for any"
+            f" capacity, eviction or routing. `kvitals size --trace {path}` answers from its arrivals and lengths."
+        )
+    return Lookups(trace.accesses, str(path), None, trace.facts)
 
 
 def recorded_lookups(path: Path) -> Lookups:

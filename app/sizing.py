@@ -17,7 +17,7 @@ from kvitals.diagnoser.operating_point import Limit, operating_point
 from kvitals.diagnoser.sizing.workload import Lengths
 from kvitals.diagnoser.steps import Steps, gather, step_of
 from kvitals.kvcache.accesses import Accesses
-from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError
+from kvitals.kvcache.traces.request import TraceError
 from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
@@ -55,28 +55,34 @@ class ObservedLoad:
 
 
 def of_trace(path: Path) -> ObservedLoad:
-    """The workload of a trace; hits are those of an endless cache. Raises SourceError."""
+    """The workload of a trace; hits are those of an endless cache, unknown without prefix ids. Raises SourceError."""
     try:
-        accesses = read_trace(path, BLOCK_SIZE)
+        trace = read_trace(path)
     except TraceError as error:
         raise SourceError(str(error)) from error
+    accesses, facts = trace.accesses, trace.facts
     made = accesses.output[accesses.output >= 0]
     if not len(made):
-        raise SourceError(f"{path}: no request has an output_length")
+        raise SourceError(f"{path}: no request has an output length; a sizing needs both lengths")
+    if facts.time_unit == "none":
+        raise SourceError(f"{path}: the {facts.format} trace has no arrival times; a sizing needs a request rate")
     lasted = float(accesses.time[-1] - accesses.time[0])
     if lasted < MINUTE:
         raise SourceError(f"{path}: {lasted:.0f} s of requests make no rate; a minute and more does")
     found = ObservedLoad(
-        source=f"{path.name}, {len(accesses):,} requests in {lasted / 60:.0f} min",
+        source=f"{path.name}, {len(accesses):,} requests in {lasted / 60:.0f} min ({facts.sentence})",
         peak=_peak(accesses, lasted),
         mean=len(accesses) / lasted,
         prompt=_of(accesses.tokens.astype(np.float64)),
         output=_of(made.astype(np.float64)),
-        cached=what_if(accesses, ReplayPlan(capacities=(None,)))[0].token_hit_rate,
+        cached=what_if(accesses, ReplayPlan(capacities=(None,)))[0].token_hit_rate if accesses.references else None,
         days=lasted >= DAY_SECONDS,
     )
     found.doubts.append(
-        f"hits of {found.cached:.0%} are those of one endless cache; `kvitals whatif --curve --trace` has smaller ones"
+        "the trace has no prefix ids: its hit rate is unknown"
+        if found.cached is None
+        else f"hits of {found.cached:.0%} are those of one endless cache;"
+        " `kvitals whatif --curve --trace` has smaller ones"
     )
     return found
 

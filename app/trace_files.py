@@ -7,16 +7,19 @@ import zlib
 from pathlib import Path
 from typing import IO, cast
 
-from kvitals.kvcache.accesses import Accesses
-from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError, parse
+from kvitals.kvcache.traces.read import parse_trace
+from kvitals.kvcache.traces.request import Trace, TraceError
 from kvitals.series.files import open_regular
 
 
-def read_trace(path: Path, block_size: int = BLOCK_SIZE) -> Accesses:
-    """The requests of a Mooncake trace in order of time; `.gz` is unpacked. Raises TraceError."""
+def read_trace(path: Path, block_size: int | None = None) -> Trace:
+    """The requests of a trace in any known format, in order of time; `.gz` is unpacked.
+
+    block_size: tokens a block where the user states them; None to infer them from ids and lengths. Raises TraceError.
+    """
     try:
         with open_regular(path) as raw:
             file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
-            return parse(file, str(path), block_size)
+            return parse_trace(file, str(path), block_size)
     except (OSError, EOFError, zlib.error) as error:
         raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from error

@@ -54,9 +54,9 @@ def main() -> None:
     parser.add_argument("--errors", metavar="LIST", help="capacities in blocks")
     args = parser.parse_args()
     if args.errors:
-        _errors(read_trace(args.trace), tuple(int(text) for text in args.errors.split(",")))
+        _errors(read_trace(args.trace).accesses, tuple(int(text) for text in args.errors.split(",")))
         return
-    slowest = min(_measure(args.trace.name, read_trace(args.trace)), _measure("synthetic zipf", synthetic()))
+    slowest = min(_measure(args.trace.name, read_trace(args.trace).accesses), _measure("synthetic zipf", synthetic()))
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
     print(f"slowest {slowest / 1e6:.2f} million references a second, budget {BUDGET / 1e6:.0f} million")
     sys.exit(slowest < BUDGET)

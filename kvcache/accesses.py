@@ -37,7 +37,8 @@ class Accesses:
 
     time: seconds, any epoch. tokens: of the prompt. engine, tenant: codes into `engines` and `tenants`. session: any
     number from 0 on, the same for the same session everywhere. output: tokens generated. hit: blocks that the engine
-    took from its cache. Where a value is not known the column has UNKNOWN. `block` holds any 64 bits.
+    took from its cache. Where a value is not known the column has UNKNOWN. `block` holds any 64 bits,
+    or 32 where a reader has small ids: 4 bytes a reference.
 
     block_size: tokens a block. observed: the share of all look-ups that are in here, 0 to 1, or None where nobody
     knows; learned: one sentence on how that share and the chains were come by.
@@ -135,10 +136,11 @@ def in_order(
     tenants: tuple[str, ...] = (),
 ) -> Accesses:
     """Accesses from `columns` (all of COLUMNS) and chains that are in any order of time."""
-    order = np.argsort(columns["time"], kind="stable")
-    start, block = _chains(start, block, order)
-    sorted_columns = {name: column[order] for name, column in columns.items()}
-    return Accesses(**sorted_columns, start=start, block=block, engines=engines, tenants=tenants, block_size=block_size)
+    if (np.diff(columns["time"]) < 0).any():
+        order = np.argsort(columns["time"], kind="stable")
+        start, block = _chains(start, block, order)
+        columns = {name: column[order] for name, column in columns.items()}
+    return Accesses(**columns, start=start, block=block, engines=engines, tenants=tenants, block_size=block_size)
 
 
 def concatenate(parts: Sequence[Accesses]) -> Accesses:

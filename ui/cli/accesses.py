@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from kvitals.app.errors import UsageError
-from kvitals.app.lookups import Lookups, agent_lookups, parse_size, recorded_lookups
-from kvitals.app.trace_files import read_trace
-from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError
+from kvitals.app.lookups import Lookups, agent_lookups, parse_size, recorded_lookups, trace_lookups
 from kvitals.kvcache.sampling import SampleError
+from kvitals.kvcache.traces.request import TraceError
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow, what_if
 from kvitals.ui.cli.common import parse_url, status_console
 
@@ -22,9 +22,14 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--capture", type=Path, metavar="FILE", help="a recording (.kvcap) of engines with KV events")
     source.add_argument("--agent", metavar="URL", help="a running agent that hears KV events (http://127.0.0.1:9477)")
-    source.add_argument("--trace", type=Path, metavar="FILE", help="a trace in Mooncake's JSONL format, also as .gz")
+    source.add_argument(
+        "--trace", type=Path, metavar="FILE", help="a trace file, also as .gz (formats: docs/inputs.md)"
+    )
     parser.add_argument(
-        "--block-size", type=int, default=BLOCK_SIZE, metavar="TOKENS", help=f"of the trace's ids ({BLOCK_SIZE})"
+        "--block-size",
+        type=int,
+        metavar="TOKENS",
+        help="tokens a block of the trace's ids (default: from ids and lengths)",
     )
     parser.add_argument(
         "--today", metavar="SIZE", help="what one node has today, in blocks or tokens (58594, 30000000t)"
@@ -41,7 +46,7 @@ def subject(args: argparse.Namespace) -> Lookups:
         of = _of_ledger(args)
     else:
         try:
-            of = Lookups(read_trace(args.trace, args.block_size), str(args.trace), None)
+            of = trace_lookups(args.trace, args.block_size)
         except TraceError as error:
             raise UsageError(str(error)) from error
     if args.today is None:
@@ -65,6 +70,11 @@ def replay_plan(of: Lookups, plan: ReplayPlan) -> list[ReplayRow]:
         raise UsageError(f"--sample: {error}") from error
     except ValueError as error:
         raise UsageError(f"{of.title}: {error}") from error
+
+
+def trace_document(of: Lookups) -> dict[str, Any]:
+    """How a trace was read, for JSON: `trace`, null for the look-ups of engines."""
+    return {"trace": None if of.trace is None else asdict(of.trace)}
 
 
 def head(of: Lookups, console: Console) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kvitals.app.lookups import Lookups
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow
-from kvitals.ui.cli.accesses import head, replay_plan
+from kvitals.ui.cli.accesses import head, replay_plan, trace_document
 from kvitals.ui.cli.output import PrintedDocument, emit
 from kvitals.ui.formats import bar, short
 
@@ -104,4 +104,5 @@ def _point(row: ReplayRow, of: Lookups) -> dict[str, Any]:
         "token_hit_rate": round(row.token_hit_rate, 6),
         "error": round(row.error, 6),
         "observed": of.accesses.observed,
+        **trace_document(of),
     }

@@ -18,7 +18,7 @@ from kvitals.kvcache.eviction import POLICIES
 from kvitals.kvcache.routing import ROUTINGS
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow
 from kvitals.ui.cli import curve
-from kvitals.ui.cli.accesses import add_subject_options, head, replay_plan, subject
+from kvitals.ui.cli.accesses import add_subject_options, head, replay_plan, subject, trace_document
 from kvitals.ui.cli.common import parse_duration, print_wide
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.formats import short
@@ -123,7 +123,9 @@ def _json(rows: Sequence[ReplayRow], worths: Sequence[Worth], of: Lookups) -> st
     told = [
         {
             name: _rounded(value)
-            for name, value in (asdict(row) | {"observed": of.accesses.observed} | asdict(gain)).items()
+            for name, value in (
+                asdict(row) | {"observed": of.accesses.observed} | trace_document(of) | asdict(gain)
+            ).items()
         }
         for row, gain in zip(rows, worths, strict=True)
     ]

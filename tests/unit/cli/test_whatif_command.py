@@ -61,6 +61,15 @@ def test_rows_are_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None
         "load_max_over_mean": 1.0,
         "error": 0.0,
         "observed": 1.0,
+        "trace": {
+            "format": "Mooncake",
+            "time_unit": "ms",
+            "block_size": 512,
+            "block_size_from": "ids against lengths",
+            "agreement": 1.0,
+            "sessions": 0,
+            "estimated_tokens": False,
+        },
         "prefill_saved": 0,
         "seconds_saved": None,
         "ttft_change": None,
@@ -150,6 +159,23 @@ def test_bad_use_is_told(capsys: pytest.CaptureFixture[str], options: str, told:
     assert code == 2
     assert out == ""
     assert told in said
+
+
+def test_a_trace_without_prefix_ids_is_refused_with_what_it_can_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    azure = str(Path(__file__).parents[2] / "fixtures" / "traces" / "azure_2023.csv")
+    code, _, said = run(capsys, "whatif", "--trace", azure, "--capacity", "9")
+    assert code == 2
+    assert "the Azure LLM inference format has no prefix ids, so no hit rate can be calculated" in said
+    assert f"kvitals size --trace {azure}" in said
+
+
+def test_the_output_states_how_a_trace_was_read(capsys: pytest.CaptureFixture[str]) -> None:
+    bailian = str(Path(__file__).parents[2] / "fixtures" / "traces" / "bailian.jsonl")
+    code, out, _ = run(capsys, "whatif", "--trace", bailian, "--capacity", "inf")
+    assert code == 0
+    assert "Bailian trace; times in s; blocks of 16 tokens, from ids against lengths; 2 named sessions" in out
+    (point,) = rows_of(capsys, "whatif", "--trace", bailian, "--capacity", "inf")
+    assert point["trace"]["block_size"] == 16 and point["token_hit_rate"] == 0.519931
 
 
 def test_a_trace_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ TRACE = Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500
 
 @pytest.fixture(scope="module")
 def trace() -> Accesses:
-    return read_trace(TRACE)
+    return read_trace(TRACE).accesses
 
 
 def kept_up(trace: Accesses, reuse: ReuseCurve, at_a_time: int = 100) -> Curve:

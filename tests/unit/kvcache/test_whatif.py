@@ -24,7 +24,7 @@ TRACE = Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500
 
 @pytest.fixture(scope="module")
 def trace() -> Accesses:
-    return read_trace(TRACE)
+    return read_trace(TRACE).accesses
 
 
 @pytest.mark.parametrize(

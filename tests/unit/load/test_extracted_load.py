@@ -56,7 +56,7 @@ def test_the_prefixes_hit_as_often_as_the_recorded_ones(tmp_path: Path) -> None:
     recorded = recorded_lookups(THRASH)
     assert recorded.today is not None
     plan = ReplayPlan((recorded.today, None))
-    extracted = what_if(read_trace(trace, load(THRASH).block_tokens), plan)
+    extracted = what_if(read_trace(trace, load(THRASH).block_tokens).accesses, plan)
     for one, other in zip(extracted, what_if(recorded.accesses, plan), strict=True):
         assert one.token_hit_rate == pytest.approx(other.token_hit_rate, abs=0.02)
 

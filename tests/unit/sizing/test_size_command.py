@@ -56,6 +56,15 @@ def test_without_a_measurement_it_says_that_it_is_a_bound(capsys: pytest.Capture
     assert [f"{n:>2}  " in out for n in range(1, 14)] == [True] * 13
 
 
+def test_a_trace_without_prefix_ids_is_a_workload_without_hits(capsys: pytest.CaptureFixture[str]) -> None:
+    samples = Path(__file__).parents[2] / "fixtures" / "traces"
+    azure = document(
+        capsys, *LLAMA, "--trace", str(samples / "azure_2023.csv"), "--weights", "fp8", "--slo", "ttft=30s"
+    )
+    assert azure["workload"]["cached"] == 0.0
+    assert "no prefix ids: arrivals and lengths only" in json.dumps(azure["workload"])
+
+
 def test_a_trace_is_a_workload(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *LLAMA, "--trace", TRACE, "--weights", "fp8", "--slo", "ttft=30s")
     load = found["workload"]

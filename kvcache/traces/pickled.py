@@ -1,0 +1,80 @@
+"""SGLang's request dumps, which are Python pickles.
+
+A pickle names functions that its reader calls. This reader resolves no name: each becomes a class without behaviour, so
+that nothing of the file runs. It uses the interpreter's own unpickler in Python, which allocates no more than what the
+file holds, unlike the one in C.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+from kvitals.kvcache.traces.prompts import HashedPrompt
+from kvitals.kvcache.traces.request import TraceError, TraceRequest, TraceUnits
+
+MAX_BYTES = 64 << 20
+"""Of a dump."""
+UNITS = TraceUnits("SGLang request dump", "s", 16, fixed=True)
+
+
+def read_pickled(data: bytes, name: str) -> Iterator[TraceRequest]:
+    """The requests of a dump: `{"requests": [(request, output, created, finished), ...]}`, or the list alone.
+
+    Raises TraceError.
+    """
+    if len(data) > MAX_BYTES:
+        raise TraceError(f"{name}: a SGLang dump of more than {MAX_BYTES >> 20} MB; dump fewer requests into a file")
+    try:
+        dump = _unpickle(data)
+        entries = dump.get("requests") if isinstance(dump, dict) else dump
+        if not isinstance(entries, list):
+            raise TraceError(f"{name}: a pickle without a list of requests; expected a SGLang request dump")
+        for number, entry in enumerate(entries, 1):
+            yield _request(entry, f"{name}: request {number}")
+    except TraceError:
+        raise
+    except Exception as error:  # a pickle can be broken in any way
+        raise TraceError(f"{name}: not a SGLang request dump: {type(error).__name__}: {error}") from error
+
+
+def _unpickle(data: bytes) -> Any:
+    class Inert:
+        """Stands for every class and function that the file names."""
+
+        def __new__(cls, *_: object, **__: object) -> Inert:
+            return super().__new__(cls)
+
+    class Unpickler(pickle._Unpickler):
+        def find_class(self, _module: str, _name: str) -> type:
+            return Inert
+
+    return Unpickler(io.BytesIO(data)).load()
+
+
+def _request(entry: Any, where: str) -> TraceRequest:
+    if not isinstance(entry, tuple | list) or len(entry) < 3:
+        raise TraceError(f"{where}: expected a tuple of request, output and time")
+    asked, answer, created = getattr(entry[0], "__dict__", {}), entry[1], entry[2]
+    meta = answer.get("meta_info") if isinstance(answer, dict) else None
+    meta = meta if isinstance(meta, dict) else {}
+    ids, text = asked.get("input_ids"), asked.get("text")
+    prompt = HashedPrompt()
+    if isinstance(ids, list) and all(isinstance(id_, int) for id_ in ids):
+        prompt.extend_ids(ids)
+    elif isinstance(text, str):
+        prompt.extend(text)
+    session = asked.get("session_params")
+    return TraceRequest(
+        time=float(created),
+        tokens=_count(meta.get("prompt_tokens"), prompt.tokens),
+        output=_count(meta.get("completion_tokens"), None),
+        chain=prompt.chain,
+        session=str(session["id"]) if isinstance(session, dict) and session.get("id") else None,
+    )
+
+
+def _count(value: object, otherwise: Any) -> Any:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else otherwise
