@@ -10,6 +10,7 @@ from kvitals.diagnoser.rank_evidence import (
     RatioInterval,
     block_factor,
     block_means,
+    evidence_limit,
     evidence_of_decrease,
     evidence_of_increase,
     ratio_interval,
@@ -64,7 +65,7 @@ def test_without_an_effect_hardly_anyone_who_peeks_sees_one(correlation: float) 
         after = block_means(values[2 * BEFORE : 2 * BEFORE + AFTER * factor].tolist(), factor)
         both = (evidence_of_increase, evidence_of_decrease)
         peeks = [evidence(before, after[:k]) for k in range(1, len(after) + 1) for evidence in both]
-        false += max(peeks) >= 2 / ALPHA  # as the interval leaves out 1
+        false += max(peeks) >= evidence_limit(ALPHA)  # as the interval leaves out 1
     assert false / RUNS <= ALPHA
 
 
@@ -73,7 +74,7 @@ def test_a_real_effect_is_seen_soon_and_lies_in_the_interval() -> None:
     for seed in range(50):
         values = correlated_blocks(seed, BEFORE + AFTER, 0.0, 0.2)
         found = sequence(values[:BEFORE].tolist(), (0.6 * values[BEFORE:]).tolist(), ALPHA)
-        soon += any(one.high < 0.95 for one in found[:8])
+        soon += any(one.high < 0.95 for one in found[:10])
         inside += found[-1].low <= 0.6 <= found[-1].high
     assert soon >= 45
     assert inside >= 47
