@@ -25,7 +25,7 @@ SIEGE_SECONDS ?= 600
 SEED ?= 4000
 N ?= 1
 
-.PHONY: help run test check generate format goldens system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents draw drawn record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
+.PHONY: help run test check generate format goldens system ship root lab live live-others live-requests live-ledger live-knee live-prove incidents live-incidents draw drawn record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -75,6 +75,9 @@ live-ledger: $(VENV)/.dev ## the block ledger, cascades and what-if beside what 
 
 live-knee: lab ## the knee and C_max of a real vLLM from one sweep's history, beside other sweeps (18 minutes)
 	@$(BIN)/python -m tests.lab knee
+
+live-prove: lab ## helpful, useless and harmful changes of a real vLLM, EACH (12) of each kind from SEED (1): what `kvitals prove` answers; 2 hours, resumable
+	@$(BIN)/python -m tests.lab.prove --kill && $(BIN)/python -m tests.lab.prove --seed $(or $(filter-out 4000,$(SEED)),1) --each $(or $(EACH),12)
 
 incidents: $(VENV)/.dev ## the verdict on every recorded incident beside its label, and how right they were (INCIDENTS=names)
 	@$(BIN)/python -m tests.lab.incidents replay $(INCIDENTS)

@@ -19,6 +19,7 @@ from kvitals.agent.paths import state_directory
 from kvitals.app.derived_metrics.scaling_audit import Auditing
 from kvitals.app.node_changes import NodeChanges
 from kvitals.app.pipeline import SIGNALS, Pipeline
+from kvitals.app.prove_outcomes import OUTCOMES, collected_outcomes
 from kvitals.config import Config
 from kvitals.diagnoser.review.incidents import TOLD
 from kvitals.rules.finding import Finding
@@ -34,6 +35,8 @@ DOCUMENT_SECONDS = 60.0
 ROW_SECONDS = 5.0
 """Between two rows of one target, at least."""
 GROUP = "history"
+OUTCOME_SECONDS = 15.0
+"""Between two readings of the proofs that were left."""
 
 
 def directory(config: Config) -> Path:
@@ -65,6 +68,7 @@ class Keeping:
         self._waiting: list[Note] = []
         self._configuration: dict[str, Any] = {}
         self._targets: frozenset[str] = frozenset()
+        self._collected = float("-inf")
         self.past = HistoryReader(self._history.path, suspect=self._history.suspect)
         """What was written, for any thread."""
         self._gap = max(config.agent.interval, ROW_SECONDS)
@@ -97,6 +101,7 @@ class Keeping:
         self._say_changes(now, configuration)
         self._waiting += self._changes.cycle(now)
         self._waiting += self._episodes.changed(now)
+        self._waiting += self._outcomes(now)
         requests = self._requests.take(self._pipeline.node.requests.store)
         if requests is not None:
             self._waiting.append(requests)
@@ -104,6 +109,13 @@ class Keeping:
         if tick is not None:
             self._waiting = []
             self._history.offer(tick)
+
+    def _outcomes(self, now: float) -> list[HistoryEvent]:
+        """The proofs that `kvitals prove` left beside the history since the last time."""
+        if 0 <= now - self._collected < OUTCOME_SECONDS:
+            return []
+        self._collected = now
+        return collected_outcomes(self._history.path.parent / OUTCOMES)
 
     def close(self) -> None:
         """Write what waits, and end."""

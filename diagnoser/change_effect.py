@@ -311,13 +311,14 @@ def effects(
 ) -> list[Effect]:
     """What became of what was predicted, then of what the levers move besides."""
     wanted: dict[str, tuple[str, PredictedValue | None]] = {one.metric: (one.title, one) for one in predicted}
-    for name, title in _watched(levers):
+    for name, title in watched_signals(levers):
         wanted.setdefault(name, (title, None))
     found = (_effect(entity, known.signals[name], name, *told, *sides) for name, told in wanted.items())
     return [one for one in found if one is not None]
 
 
-def _watched(levers: Sequence[Lever]) -> Iterator[tuple[str, str]]:
+def watched_signals(levers: Sequence[Lever]) -> Iterator[tuple[str, str]]:
+    """The signals that levers move, with their titles; without a lever those that any may move."""
     quantities = {quantity for lever in levers for quantity in lever.moves} or set(MOVED)
     yield from (signal for quantity, signal in MOVED.items() if quantity in quantities)
     yield THROUGHPUT, "requests that finish"

@@ -129,7 +129,7 @@ class BlockRun:
         self.parent = parent  # the run that ends where this one begins; None at the root, or where it is unknown
         self.depth = depth  # blocks before it
         self.live = len(hashes)
-        self.gone: list[EngineStep] | tuple[()] = ()  # of the ghosts, of the last block first
+        self.gone: Sequence[EngineStep] = ()  # of the ghosts, of the last block first; a list where there are some
         self.stored = at
         self.last = at  # when it was stored or found last
         self.uses = 0  # look-ups that found it
@@ -285,7 +285,7 @@ class Blocks:
                     unknown += 1
                     continue
                 run, live = split, split.live - 1
-            gone = run.gone or []
+            gone = run.gone if isinstance(run.gone, list) else []
             if not gone:
                 self._oldest[run], run.gone = None, gone
             run.live = live

@@ -22,7 +22,7 @@ INNER: dict[str, tuple[tuple[str, ...], ...]] = {
     "agent": (("requests",), ("ledger", "history"), ("exports",), ("collectors", "tap")),
     "diagnoser": (("cases", "review", "sizing", "sources"),),
     "dashboards": (("boards", "lint", "reference"),),
-    "app": (("demo", "derived_metrics", "escaping", "sources"), ("load", "notify", "patch"), ("runtime",)),
+    "app": (("demo", "derived_metrics", "escaping", "sources"), ("load", "notify", "patch", "prove"), ("runtime",)),
     "ui": (("mcp", "review"), ("cli", "web")),
 }
 """The folders of a package, lowest floor first: a folder imports folders of lower floors only."""

@@ -43,6 +43,7 @@ GROUPS = {
     },
     "change": {
         "patch": "the lever of a finding as a diff of the files that start the engine",
+        "prove": "try a change under load, keep it if it works, else go back",
         "gate": "the load of a recorded incident, to play it again",
     },
     "operate": {
