@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -89,10 +89,18 @@ class WatchedTargets:
         return [f"{url}: {outcome.message}" for url, outcome in last.items() if not outcome.ok]
 
     @property
+    def no_engine(self) -> bool:
+        """Whether every target's URL leads to no engine, as far as its last scrape shows."""
+        return self._all_failed_with(scrape.NO_ENGINE)
+
+    @property
     def unreachable(self) -> bool:
         """Whether the last scrape of every target met no server at all."""
+        return self._all_failed_with(scrape.UNREACHABLE)
+
+    def _all_failed_with(self, reasons: Container[str]) -> bool:
         last = [self._scraper.translator(key).status.last.reason for key in self.tables]
-        return bool(last) and all(reason in scrape.UNREACHABLE for reason in last)
+        return bool(last) and all(reason in reasons for reason in last)
 
     def check(self, target: TargetTable, config: Config) -> None:
         """Raises ConfigError where a target cannot be watched."""

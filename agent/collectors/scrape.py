@@ -64,7 +64,10 @@ MESSAGES = {
 """Why there is no page, for people. A page itself can fail for the reasons of `PageParser.parse` too."""
 
 UNREACHABLE = frozenset({"refused", "unresolved", "unreachable"})
-"""Reasons for which there is nobody to ask: no diagnosis of an engine follows from them."""
+"""Reasons for which nobody answers."""
+
+NO_ENGINE = UNREACHABLE | {"not_metrics", "not_http", "bad_url", "redirect"}
+"""Reasons for which a URL leads to no engine: no diagnosis follows from them, and no advice to restart one."""
 
 _HINTS = {
     401: " It wants authentication: give the target a token.",

@@ -68,15 +68,17 @@ class Collector:
     async def collect(self, seconds: float, *, probe: bool = False) -> AsyncIterator[float]:
         """Scrape every second for `seconds`, yielding the seconds done. With `probe` a one-token request is sent.
 
-        Raises NoEngineError after the first scrape where no target can be reached: more of them would show no more.
+        Raises NoEngineError after the first scrape where every URL leads to no engine: more scrapes would show no more.
         """
         begun = time.monotonic()
         probing: asyncio.Task[list[ProbeRecord]] | None = None
         while (done := time.monotonic() - begun) < seconds or self._started is None:
             first = self._started is None
             await self._read(done)
-            if first and self.pipeline.node.watched.unreachable:
-                raise NoEngineError("no target can be reached\n" + "\n".join(self.complaints()))
+            if first and self.pipeline.node.watched.no_engine:
+                gone = self.pipeline.node.watched.unreachable
+                why = "no target can be reached" if gone else "no target has an engine's metrics page"
+                raise NoEngineError("\n".join([why, *self.complaints()]))
             if probe and probing is None:  # after a page, which tells the model to ask for
                 probing = asyncio.create_task(self.pipeline.node.probe())
             yield done

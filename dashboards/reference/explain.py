@@ -41,9 +41,17 @@ def explanation(word: str, knowledge: Knowledge) -> str:
     """The page of a word; several, where a metric is a signal's name, too. Raises UnknownWordError."""
     asked = word.strip()
     kinds: tuple[Callable[[str, Knowledge], str], ...] = (_rule, _signal, _family, _raw, _lever, _term)
-    if pages := [page for kind in kinds if (page := kind(asked, knowledge))]:
-        return "\n".join(pages)
+    for spelling in _spellings(asked):
+        if pages := [page for kind in kinds if (page := kind(spelling, knowledge))]:
+            return "\n".join(pages)
     raise UnknownWordError(word, _near(asked, knowledge))
+
+
+def _spellings(word: str) -> Iterator[str]:
+    """The word, then with other marks between its parts: names of metrics have `_`, of levers `-`, terms a space."""
+    yield word
+    parts = re.split(r"[\s_-]+", word)
+    yield from (mark.join(parts) for mark in ("_", " ", "-"))
 
 
 def vocabulary(knowledge: Knowledge) -> list[str]:

@@ -179,7 +179,9 @@ def _engine(engine: Mapping[str, Any], console: Console) -> None:
     print_hanging(f"            {' · '.join(parts)}", console, LABEL, "dim")
     looked, hit, lost = engine["lookup_tokens"], engine["hit_tokens"], engine["refaulted_tokens"]
     missed = looked - hit
-    line = Text(f"  found     {_share(hit, looked)} of {short(looked)} prompt tokens; lost and wanted again: ")
+    line = Text(
+        f"  found     {_share(hit, looked)} of {short(looked)} prompt tokens since the start; lost and wanted again: "
+    )
     line.append(f"{short(lost)}", style="red" if missed and lost > 0.1 * missed else "")
     line.append(f", {_share(lost, missed)} of what was computed" if missed > 0 else "")
     print_hanging(line, console, LABEL)

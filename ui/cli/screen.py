@@ -6,6 +6,7 @@ at 80 columns for one entity; `kvitals.ui.cli.render` has all the rest (`-v`, `-
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -33,16 +34,17 @@ EVENTS = "ENG"
 """The group of rules whose notes are printed: a restart, rejected clients, a silent replica. These are no trouble by
 themselves, and explain what a reader sees elsewhere."""
 
-LEVERS = ((2, 2, 3), (2, 2, 0), (2, 1, 0), (1, 1, 0), (1, 0, 0))
-"""How many levers without and with a restart, and how many notes, are printed: the first of these that fits."""
+PRINTED = ((2, 2, 3, PROOFS), (2, 2, 0, PROOFS), (2, 1, 0, PROOFS), (1, 1, 0, PROOFS), (1, 1, 0, 1), (1, 1, 0, 0))
+"""How many levers without and with a restart, notes and rows of proof are printed: the first of these that fits. One
+lever of each kind always is: without the second, a reader would not know that there is a remedy."""
 
 
 def show(document: Triage, console: Console) -> None:
     """Print the short form of a triage."""
     if document.since_change is not None:
         show_change(document.since_change, console)
-    for now, later, notes in LEVERS:
-        parts = Group(*_parts(document, now, later, notes, console.width))
+    for now, later, notes, proofs in PRINTED:
+        parts = Group(*_parts(document, now, later, notes, proofs, console.width))
         if len(console.render_lines(parts, pad=False)) <= LINES:
             break
     console.print(parts)
@@ -52,6 +54,8 @@ def blocks(document: Triage) -> list[Block]:
     """The same as parts for a ticket, a chat or a mail."""
     leading = document.leading
     parts = [Block(_head(document).plain), *(Block(line.plain) for line in _objectives(document.slo))]
+    if document.regime is not None:
+        parts.append(Block(document.regime.sentence))
     if document.since_change is not None:
         change = document.since_change
         effects = tuple(Item(f"{one.title}: {one.text} ({one.verdict})") for one in change.effects)
@@ -67,7 +71,7 @@ def blocks(document: Triage) -> list[Block]:
     return [
         *parts,
         *(Block(line.plain) for line in _warnings(document)),
-        Block(_last(document).plain.removesuffix(MORE)),
+        Block(_last(document).plain),
     ]
 
 
@@ -90,8 +94,9 @@ def _lever_item(lever: LeverAdvice) -> Item:
     return Item(lever.title, setting, f"{now}{today}; {detail}".strip() if now else detail)  # the code is for pasting
 
 
-def _parts(document: Triage, now: int, later: int, notes: int, width: int) -> list[RenderableType]:
-    """Everything from the source to the last line. now, later: levers without and with a restart; width: columns."""
+def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, width: int) -> list[RenderableType]:
+    """Everything from the source to the last line. now, later: levers without and with a restart; proofs: rows; width:
+    columns."""
     leading = document.leading
     first, others = (leading[0] if leading else None), leading[1:]
     parts: list[RenderableType] = [_head(document), *_objectives(document.slo), *verdict_lines(document)]
@@ -101,7 +106,7 @@ def _parts(document: Triage, now: int, later: int, notes: int, width: int) -> li
         parts += ["", _title(first, document)]
         parts.append(_clipped(first.conclusion, width, CONCLUSION_LINES, 2))
         parts += explained_lines(first, document, width)
-        parts += proof_lines(first, width)
+        parts += proof_lines(first, width, proofs)
         parts += lever_lines("Now (no restart)", [one for one in first.levers if not one.restart][:now], width)
         parts += lever_lines("Then (restart or deploy)", [one for one in first.levers if one.restart][:later], width)
     if others:
@@ -115,7 +120,7 @@ def _parts(document: Triage, now: int, later: int, notes: int, width: int) -> li
     if document.healthy is None:
         parts += _unknown(document, width)
     blank = [""] if first is not None or document.healthy is None else []
-    return [*parts, *_warnings(document), *blank, _last(document)]
+    return [*parts, *_warnings(document), *blank, _last(document, _more(first, now, later))]
 
 
 def _head(document: Triage) -> Text:
@@ -193,7 +198,15 @@ def _warnings(document: Triage) -> list[Text]:
     ]
 
 
-def _last(document: Triage) -> Text:
+def _more(finding: Finding | None, now: int, later: int) -> str:
+    """How to see the rest, with the number of levers that are not printed."""
+    levers = finding.levers if finding is not None else ()
+    counts = Counter(lever.restart for lever in levers)
+    hidden = max(0, counts[False] - now) + max(0, counts[True] - later)
+    return f" · {hidden} more lever{'s' if hidden > 1 else ''}: -v" if hidden else MORE
+
+
+def _last(document: Triage, more: str = "") -> Text:
     coverage = document.coverage
     counted = [
         (coverage.clear, "clear"),
@@ -202,7 +215,7 @@ def _last(document: Triage) -> Text:
     ]
     said = ", ".join(f"{number} {word}" for number, word in counted if number)
     engines = names([engine["engine"] for engine in coverage.engines]) or "no engine seen"
-    return Text(f"{said} · {engines}{MORE}", style="dim")
+    return Text(f"{said} · {engines}{more}", style="dim")
 
 
 def _clipped(said: str | Text, width: int, lines: int, left: int) -> Padding:

@@ -208,7 +208,7 @@ async def test_a_look_that_can_not_be_answered_leaves_a_gap(monkeypatch: pytest.
 
     monkeypatch.setattr(Ahead, "observe_steps", observe)
     monkeypatch.setattr("kvitals.app.sources.live.FIRST_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr("kvitals.agent.watched_targets.WatchedTargets.unreachable", False)
+    monkeypatch.setattr("kvitals.agent.watched_targets.WatchedTargets.no_engine", False)
     async with Collector(Setup(load(), Config()), [f"http://127.0.0.1:{free_port()}"]) as collector:
         assert [done async for done in collector.collect(0.0)]
         with pytest.raises(PromQLError):

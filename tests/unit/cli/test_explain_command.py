@@ -111,3 +111,8 @@ def test_an_old_command_is_the_new_one_with_a_note(old: str, capsys: pytest.Capt
 def test_there_are_at_most_26_commands_with_those_to_come() -> None:
     to_come = {"top", "patch", "mcp", "prove", "gate", "upgrade"}
     assert len(COMMANDS.keys() | to_come) <= 26
+
+
+@pytest.mark.parametrize("word", ["kv_usage", "kv usage", "kv-usage", "raise kv budget", "kv usage p90"])
+def test_the_marks_between_the_parts_of_a_name_do_not_matter(word: str) -> None:
+    assert explanation(word, KNOWLEDGE)

@@ -58,19 +58,30 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def reason(document: str) -> str:
     telemetry = json.loads(document)["telemetry"]
     assert [f["code"] for f in telemetry] == ["TEL01"]
-    why = next(e for e in telemetry[0]["evidence"] if e["title"] == "Reason")
-    return str(why["lines"][-1]["labels"]["reason"])
+    return str(telemetry[0]["conclusion"]).partition("(")[2].partition(")")[0]
 
 
 @pytest.mark.parametrize(
     ("path", "expected"),
-    [("/html", "not_metrics"), ("/big", "too_large"), ("/half", "truncated"), ("/gone", "http_error")],
+    [("/big", "too_large"), ("/half", "truncated"), ("/gone", "http_error")],
 )
-def test_what_is_no_metrics_page_is_a_target_down_with_a_reason(
+def test_a_page_that_cannot_be_read_is_a_target_down_with_a_reason(
     path: str, expected: str, server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = run(capsys, "triage", server + path, "--json", "--for", "1s")
     assert (code, reason(out)) == (1, expected)
+
+
+def test_a_page_of_something_else_is_no_engine_to_restart(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was a finding of severity page, with the lever to restart the engine: for a mistyped URL."""
+    code, out, err = run(capsys, "triage", server + "/html", "--for", "1s")
+    assert (code, out) == (3, "")
+    assert "no target has an engine's metrics page" in err and "This is not a metrics page" in err
+
+
+def test_a_page_that_is_too_large_is_no_reason_to_restart(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "triage", server + "/big", "--for", "1s")
+    assert code == 1 and "Restart" not in out
 
 
 def test_a_dead_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +92,7 @@ def test_a_dead_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_bad_target_does_not_hide_the_others(server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "triage", server + "/html", "http://127.0.0.1:9", "--json", "--for", "1s")
+    code, out, _ = run(capsys, "triage", server + "/gone", "http://127.0.0.1:9", "--json", "--for", "1s")
     assert code == 1
     down = {f["entity"]["title"] for f in json.loads(out)["telemetry"]}
     assert down == {server.removeprefix("http://"), "127.0.0.1:9"}

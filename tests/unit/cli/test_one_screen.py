@@ -87,3 +87,18 @@ def test_a_lever_tells_whether_it_restarts_an_engine(documents: dict[Path, Triag
     levers = [lever for one in documents.values() for cause in one.causes for lever in cause.levers]
     assert {lever.restart for lever in levers} == {True, False}
     assert [one for one in levers if one.setting is not None and one.restart != one.setting.restart] == []
+
+
+def test_a_narrow_terminal_keeps_a_lever_of_each_kind_and_counts_the_others(documents: dict[Path, Triage]) -> None:
+    """At 60 columns the levers with a restart, the only ones that enlarge the cache, were left out without a word."""
+    document = documents[DEMO.parent / "heavy_tenant.kvcap"]
+    lines = _screen(document, 60)
+    assert len(lines) <= screen.LINES
+    assert "Now (no restart)" in lines and "Then (restart or deploy)" in lines
+    assert "more levers: -v" in " ".join(lines[-2:])
+
+
+def test_every_format_states_the_change_of_regime(documents: dict[Path, Triage]) -> None:
+    document = documents[DEMO.parent / "heavy_tenant.kvcap"]
+    assert document.regime is not None
+    assert document.regime.sentence in [block.text for block in screen.blocks(document)]
