@@ -34,6 +34,8 @@ class Listener:
     max_body: int
     max_framing: int  # of a body in chunks, beside its content
     files: int = 1  # open files of one connection
+    sessions: int = 0  # at the same time, of a page with WebSockets
+    sessions_per_peer: int = 0  # of these, from one address
 
 
 LISTENERS: dict[str, Listener] = {
@@ -178,6 +180,8 @@ LISTENERS: dict[str, Listener] = {
             max_head=64 * KIB,
             max_body=64 * MIB,
             max_framing=1 * MIB,
+            sessions=32,
+            sessions_per_peer=24,
         ),
         Listener(
             name="record",
