@@ -34,6 +34,7 @@ class Listener:
     max_body: int
     max_framing: int  # of a body in chunks, beside its content
     files: int = 1  # open files of one connection
+    json_errors: bool = False  # as Prometheus writes them, also where a request ends with its connection
     sessions: int = 0  # at the same time, of a page with WebSockets
     sessions_per_peer: int = 0  # of these, from one address
 
@@ -59,6 +60,7 @@ LISTENERS: dict[str, Listener] = {
             max_head=16 * KIB,
             max_body=1 * MIB,
             max_framing=256 * KIB,
+            json_errors=True,
         ),
         Listener(
             name="remote",
@@ -76,6 +78,7 @@ LISTENERS: dict[str, Listener] = {
             max_head=16 * KIB,
             max_body=1 * MIB,
             max_framing=256 * KIB,
+            json_errors=True,
         ),
         Listener(
             name="otlp_http",
@@ -200,6 +203,7 @@ LISTENERS: dict[str, Listener] = {
             max_head=16 * KIB,
             max_body=1 * MIB,
             max_framing=256 * KIB,
+            json_errors=True,
         ),
         Listener(
             name="replay",
@@ -217,6 +221,7 @@ LISTENERS: dict[str, Listener] = {
             max_head=16 * KIB,
             max_body=64 * KIB,
             max_framing=16 * KIB,
+            json_errors=True,
         ),
         Listener(
             name="mcp",

@@ -22,7 +22,7 @@ def keep_few_sessions() -> None:
     def few(storage: MemorySessionStorage, maxsize: int = KEPT, **options: Any) -> None:
         begin(storage, min(maxsize, KEPT), **options)
 
-    MemorySessionStorage.__init__ = few  # type: ignore[method-assign]
+    MemorySessionStorage.__init__ = few  # type: ignore[assignment, method-assign]
 
 
 def bound_sessions(app: Any, row: Listener) -> Any:
