@@ -26,6 +26,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from kvitals.agent.connection_table import ConnectionTable, Waiting
+from kvitals.agent.exports.answers import encode_error
 from kvitals.agent.listeners import LISTENERS, PROCESSES, Listener
 
 BACKLOG = 128
@@ -176,6 +177,7 @@ class ListenerGuard:
         """The answer to a connection that was not admitted."""
         own = self.connections.of_peer(connection.peer)
         return _answer(
+            self.row,
             "503 Service Unavailable",
             f"too many connections: {len(self.connections)} of {self.row.connections}, {own} of {self.row.per_peer}"
             " from your address; close some, or try again later",
@@ -313,10 +315,10 @@ class Connection(asyncio.Protocol):
         answer already."""
         row = self._guard.row
         if self.phase is ConnectionPhase.HEAD:
-            return _answer("408 Request Timeout", f"no whole head within {row.head:g} s")
+            return _answer(row, "408 Request Timeout", f"no whole head within {row.head:g} s")
         if self.phase is ConnectionPhase.REQUEST:  # handlers answer once they have the body
             return _answer(
-                "408 Request Timeout", f"no byte of the body for {row.body:g} s; send the whole body at once"
+                row, "408 Request Timeout", f"no byte of the body for {row.body:g} s; send the whole body at once"
             )
         return b""
 
@@ -387,7 +389,8 @@ class Connection(asyncio.Protocol):
             self._enter(ConnectionPhase.READY)
             self._head.clear()
         elif len(self._head) > limit or self._received > len(self._head) + limit:
-            self._linger(_answer("431 Request Header Fields Too Large", f"a head may have {limit} bytes"))
+            most = f"a head may have {limit} bytes: send fewer or shorter header fields, or a query as a form"
+            self._linger(_answer(self._guard.row, "431 Request Header Fields Too Large", most))
             return False
         return True
 
@@ -397,7 +400,7 @@ class Connection(asyncio.Protocol):
         # Handlers answer once they have the body, so no byte of an answer is sent while they wait for it.
         waits = self.phase is ConnectionPhase.READY or (self.phase is ConnectionPhase.REQUEST and self._wants_body())
         most = f"a body may have {row.max_body} bytes, and the framing of its chunks {row.max_framing}"
-        self._linger(_answer("413 Content Too Large", most) if waits else b"")
+        self._linger(_answer(row, "413 Content Too Large", most) if waits else b"")
 
     def _linger(self, last: bytes) -> None:
         """Read no more, and keep the socket until the client had time to read its answer.
@@ -444,11 +447,17 @@ class Connection(asyncio.Protocol):
         guard.loop.call_later(REFUSAL_SECONDS, done)
 
 
-def _answer(status: str, text: str) -> bytes:
-    body = f"{text}\n".encode()
-    retry = f"Retry-After: {RETRY_SECONDS}\r\n" if status.startswith("503") else ""
+def _answer(row: Listener, status: str, text: str) -> bytes:
+    """The answer to a request that ends with its connection, in the form of the listener's other errors."""
+    code = status[:3]
+    if row.json_errors:
+        kind = {"408": "timeout", "503": "unavailable"}.get(code, "bad_data")
+        body, content_type = encode_error(kind, text), "application/json"
+    else:
+        body, content_type = f"{text}\n".encode(), "text/plain"
+    retry = f"Retry-After: {RETRY_SECONDS}\r\n" if code == "503" else ""
     return (
-        f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n{retry}"
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}; charset=utf-8\r\nContent-Length: {len(body)}\r\n{retry}"
         "Connection: close\r\n\r\n"
     ).encode() + body
 

@@ -34,6 +34,9 @@ class Listener:
     max_body: int
     max_framing: int  # of a body in chunks, beside its content
     files: int = 1  # open files of one connection
+    json_errors: bool = False  # as Prometheus writes them, also where a request ends with its connection
+    sessions: int = 0  # at the same time, of a page with WebSockets
+    sessions_per_peer: int = 0  # of these, from one address
 
 
 LISTENERS: dict[str, Listener] = {
@@ -57,6 +60,7 @@ LISTENERS: dict[str, Listener] = {
             max_head=16 * KIB,
             max_body=1 * MIB,
             max_framing=256 * KIB,
+            json_errors=True,
         ),
         Listener(
             name="remote",
@@ -74,6 +78,7 @@ LISTENERS: dict[str, Listener] = {
             max_head=16 * KIB,
             max_body=1 * MIB,
             max_framing=256 * KIB,
+            json_errors=True,
         ),
         Listener(
             name="otlp_http",
@@ -178,6 +183,8 @@ LISTENERS: dict[str, Listener] = {
             max_head=64 * KIB,
             max_body=64 * MIB,
             max_framing=1 * MIB,
+            sessions=32,
+            sessions_per_peer=24,
         ),
         Listener(
             name="record",
@@ -196,6 +203,7 @@ LISTENERS: dict[str, Listener] = {
             max_head=16 * KIB,
             max_body=1 * MIB,
             max_framing=256 * KIB,
+            json_errors=True,
         ),
         Listener(
             name="replay",
@@ -213,6 +221,7 @@ LISTENERS: dict[str, Listener] = {
             max_head=16 * KIB,
             max_body=64 * KIB,
             max_framing=16 * KIB,
+            json_errors=True,
         ),
         Listener(
             name="mcp",

@@ -1,8 +1,9 @@
 """The process' own memory limit: near it new data is refused and counted, before the kernel ends the process.
 
 The soft limit, 80 % of the limit, is where the agent begins to refuse: new series, spans, parts, KV events
-and large pages. What is watched goes on. Below 75 % it takes everything again. Beyond the limit itself what the C
-library holds is given back to the system, too. It is what the memory limiter of the OpenTelemetry Collector does.
+and large pages. What is watched goes on. Below 75 % it takes everything again. It is what the memory limiter of the
+OpenTelemetry Collector does. From a fifth of the limit on, what the C library holds free is given back to the system
+every half minute: after floods that is 10 MB and more.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ REFUSING_SHARE, RESUMING_SHARE = 0.8, 0.75
 LARGE_PAGE_BYTES = 1 << 20
 """A page of this size or more is not read while data is refused."""
 
+TRIMMING_SHARE = 0.2
+"""Of the limit, from which on free memory is given back."""
+
 TRIM_SECONDS = 30.0
+"""Between two times: each takes 3 ms, and some more for what is given back."""
+
 _MAX_FILE = 4096
 
 
@@ -57,7 +63,7 @@ class MemoryLimit:
                 resident_mb=used >> 20,
                 limit_mb=self.limit >> 20,
             )
-        if used > self.limit and time.monotonic() - self._trimmed > TRIM_SECONDS:
+        if used > TRIMMING_SHARE * self.limit and time.monotonic() - self._trimmed > TRIM_SECONDS:
             self._trimmed = time.monotonic()
             trim()
 

@@ -28,17 +28,20 @@ def refusal(
     status: int, message: str, kind: str = "bad_data", headers: Mapping[str, str] | None = None
 ) -> web.Response:
     """Why there is nothing, with an HTTP status. `kind` is one of Prometheus' types of errors."""
-    return _json({"status": "error", "errorType": kind, "error": message}, status, headers)
+    answer = web.Response(
+        body=encode_error(kind, message), status=status, content_type="application/json", headers=headers
+    )
+    return _compressed(answer)
+
+
+def encode_error(kind: str, message: str) -> bytes:
+    """The body of an error. Parameters as of `refusal`."""
+    return msgspec.json.encode({"status": "error", "errorType": kind, "error": message})
 
 
 def packed_answer(body: bytes, content_type: str = "application/json") -> web.Response:
     """A document that is encoded already."""
     return _compressed(web.Response(body=body, content_type=content_type))
-
-
-def _json(told: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    body = msgspec.json.encode(told)
-    return _compressed(web.Response(body=body, status=status, content_type="application/json", headers=headers))
 
 
 def _compressed(answer: web.Response) -> web.Response:

@@ -416,7 +416,7 @@ class Blocks:
             if not run.live:  # whoever had it has it no more
                 run.stored, run.uses, run.tenant, run.how = at, 0, None, ""
             said.refaults += reversed(run.gone[-back:])
-            run.gone = run.gone[:-back] or ()
+            run.gone = [*run.gone[:-back]] or ()
             if not run.gone:
                 del self._oldest[run]
             run.live += back
@@ -432,7 +432,7 @@ class Blocks:
         head.tenant, head.how = run.tenant, run.how
         ghosts = len(run.hashes) - max(run.live, at)  # that stay with what follows
         head.live = min(run.live, at)
-        head.gone, run.gone = run.gone[ghosts:] or (), run.gone[:ghosts] or ()
+        head.gone, run.gone = [*run.gone[ghosts:]] or (), [*run.gone[:ghosts]] or ()
         run.live = max(0, run.live - at)
         run.hashes = run.hashes[at:]
         run.parent, run.depth = head, head.end

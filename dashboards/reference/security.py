@@ -38,6 +38,7 @@ def _bounds() -> Iterator[str]:
         "head",
         "body",
         "framing",
+        "sessions, from one address",
     )
     return table(head, (_row(one) for one in LISTENERS.values()))
 
@@ -48,6 +49,7 @@ def _row(one: Listener) -> tuple[str, ...]:
         *(f"{count:,}" if count else "not limited" for count in (one.connections, one.per_peer)),
         *(f"{seconds:g} s" if seconds else "-" for seconds in (one.first_byte, one.head, one.body, one.idle)),
         *(_size(size) for size in (one.max_head, one.max_body, one.max_framing)),
+        f"{one.sessions}, {one.sessions_per_peer}" if one.sessions else "-",
     )
 
 

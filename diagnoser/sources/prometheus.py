@@ -11,6 +11,7 @@ import asyncio
 import os
 import re
 import ssl
+import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,12 @@ MAX_SERIES, MAX_STRINGS = 500_000, 10_000_000
 """Of one answer: 10,000 engines with fifty buckets each, 20 strings each. Decoded, a short series takes 700 bytes."""
 MAX_SERIES_IN_ALL = 10_000_000
 """Of all answers to one client, which lives for one diagnosis."""
+
+GRACE_SECONDS = 5.0
+"""Beyond the timeout, in which the server itself may report that it took too long."""
+
+STRETCH = 100
+"""Series that are decoded without a look at the clock."""
 
 MAX_HEADERS_BYTES = 64 * 1024
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110's tokens
@@ -61,7 +68,7 @@ class PrometheusAccess:
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
-    timeout: float = 30.0  # seconds for one question
+    timeout: float = 30.0  # seconds for one question, until its answer is decoded
     concurrency: int = 4
     interval: float = 0.0  # seconds between two samples; 0: measured
 
@@ -137,7 +144,8 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 _ANSWER = msgspec.json.Decoder(_Answer)
-_FOUND = msgspec.json.Decoder(list[PrometheusSeries])
+_EACH = msgspec.json.Decoder(list[msgspec.Raw])
+_SERIES = msgspec.json.Decoder(PrometheusSeries)
 _SCALAR = msgspec.json.Decoder(tuple[float, str])
 
 
@@ -190,7 +198,7 @@ class Prometheus:
         return aiohttp.ClientSession(
             headers=headers,
             connector=aiohttp.TCPConnector(limit=self.access.concurrency, ssl=tls),
-            timeout=aiohttp.ClientTimeout(total=self.access.timeout + 5),
+            timeout=aiohttp.ClientTimeout(total=self.access.timeout + GRACE_SECONDS),
         )
 
     def ask(self, questions: Sequence[PrometheusQuery]) -> list[list[PrometheusSeries] | ServerError]:
@@ -240,8 +248,18 @@ class Prometheus:
 
     async def _ask(self, question: PrometheusQuery) -> list[PrometheusSeries]:
         path, form = question.form(self.access.timeout)
+        deadline = time.monotonic() + self.access.timeout + GRACE_SECONDS
         status, body = await self._send("POST", path, form)
-        return self._read(status, body, lambda data: _decode(data, question))
+
+        def in_time() -> None:
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"an answer of {len(body) >> 20} MB was not decoded within {self.access.timeout:.0f} s; allow it"
+                    " more with --prometheus-timeout, or give a server or tenant with fewer series",
+                    question=True,
+                )
+
+        return self._read(status, body, lambda data: _decode(data, question, in_time))
 
     async def _send(self, method: str, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
         assert self._session is not None, "to be used as a context"
@@ -323,16 +341,21 @@ class Prometheus:
             self.warnings[" ".join(text.split())[:300]] = None
 
 
-def _decode(raw: msgspec.Raw, question: PrometheusQuery) -> list[PrometheusSeries]:
+def _decode(raw: msgspec.Raw, question: PrometheusQuery, in_time: Callable[[], None]) -> list[PrometheusSeries]:
+    """The series of an answer. in_time: called before each stretch of them; what it raises ends decoding."""
     data = _DATA.decode(raw)
     if data.resultType == "scalar":
         return [PrometheusSeries({}, value=_SCALAR.decode(data.result))]
     if data.resultType != ("vector" if question.start is None else "matrix"):
         raise ValueError(f"a {data.resultType[:20]}")
-    found = _FOUND.decode(data.result)
-    for series in found:
+    found: list[PrometheusSeries] = []
+    for number, one in enumerate(_EACH.decode(data.result)):
+        if number % STRETCH == 0:
+            in_time()
+        series = _SERIES.decode(one)
         for _, text in (*series.values, series.value) if series.value is not None else series.values:
             float(text)  # raises ValueError here, so that callers may convert it without care
+        found.append(series)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Bounds on connections, callers and uploads of the web page's server, which is uvicorn within Streamlit."""
+"""Bounds on connections, callers, sessions and uploads of the web page's server, which is uvicorn within Streamlit."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kvitals.agent.connections import Connection, ListenerGuard, effective
 from kvitals.agent.listeners import LISTENERS, MIB
 from kvitals.app.page_settings import read
 from kvitals.ui.web.callers import refuse_strangers
+from kvitals.ui.web.sessions import bound_sessions
 
 UPLOADS_AT_ONCE = 4
 """Uploads that arrive at the same time, of all sessions. Until they are whole they are temporary files."""
@@ -26,7 +27,8 @@ OF_SESSION, OF_ALL = 2, 8
 
 
 def bound_connections() -> None:
-    """Let uvicorn accept connections through a guard, and pass on only requests and WebSockets of allowed callers.
+    """Let uvicorn accept connections through a guard, and pass on only requests and WebSockets of allowed callers, and
+    as many sessions as there may be.
 
     To be called before Streamlit's server starts.
     """
@@ -38,7 +40,7 @@ def bound_connections() -> None:
     def accept(**of_server: Any) -> asyncio.Protocol:
         if not guards:
             config = of_server["config"]  # both protocols take the application from here: HTTP's, and WebSocket's
-            config.loaded_app = refuse_strangers(config.loaded_app, settings.hosts)
+            config.loaded_app = refuse_strangers(bound_sessions(config.loaded_app, row), settings.hosts)
             guards.append(ListenerGuard(effective(row), lambda connection: _Protocol(connection, of_server)))
         return guards[0]()
 

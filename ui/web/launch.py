@@ -31,9 +31,11 @@ def main() -> None:
     net_util.get_external_ip = lambda: None
     with contextlib.suppress(ImportError):  # Streamlit before it had uvicorn
         from kvitals.ui.web.bounds import bound_connections, bound_uploads
+        from kvitals.ui.web.sessions import keep_few_sessions
 
         bound_connections()
         bound_uploads()
+        keep_few_sessions()
     imported = threading.Event()
     threading.Thread(target=_prepare, args=(imported,), name="prepare", daemon=True).start()
     for module in WHOLE:

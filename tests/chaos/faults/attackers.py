@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import sys
 import time
 from collections import Counter
@@ -27,6 +28,8 @@ import zmq
 import zmq.asyncio
 
 from benchmarks.ledger import mix
+from kvitals.agent.collectors.http2_framing import CONTINUATION
+from tests.chaos.requests import http2
 from tests.chaos.requests.clients import HOST, PROTOBUF, request
 from tests.chaos.requests.planted import tenant
 from tests.chaos.requests.spans import export as spans
@@ -50,6 +53,7 @@ class Field:
     seconds: float
     tap: int
     http: int
+    grpc: int
     agent: int
     kv: int
     labels: int
@@ -202,6 +206,112 @@ ATTACKS: dict[str, Callable[[Field], Awaitable[Report]]] = {
 }  # fmt: skip
 
 
+async def grpc_continuations(field: Field) -> Report:
+    """Header blocks over gRPC that never end: CONTINUATION frames as fast as they are taken, on 8 connections."""
+    begin = http2.frame(http2.HEADERS, 0, 1, b"")
+    return await _framing(field, begin, http2.frame(CONTINUATION, 0, 1, b"\0\1a\1b" * 1000) * 8)
+
+
+async def grpc_idle_frames(field: Field) -> Report:
+    """Frames over gRPC that carry no request, as fast as they are taken, on 8 connections."""
+    ping, window = http2.frame(http2.PING, 0, 0, bytes(8)), http2.frame(http2.WINDOW_UPDATE, 0, 0, b"\0\0\0\1")
+    return await _framing(field, b"", (ping + window + http2.frame(http2.SETTINGS, 0, 0, b"")) * 500)
+
+
+async def empty_fields(field: Field) -> Report:
+    """Two requests a second with 4 MB of empty OTLP fields: two million resources, or two million spans of one."""
+    spans_ = b"\x12\x00" * ((4 << 20) // 2 - 16)  # empty spans in one scope of one resource
+    in_scope = b"\x12" + _varint(len(spans_)) + spans_
+    bodies = itertools.cycle((b"\x0a\x00" * ((4 << 20) // 2 - 8), b"\x0a" + _varint(len(in_scope)) + in_scope))
+    done: Counter[str] = Counter()
+    async with _session() as session:
+
+        async def send(body: bytes) -> None:
+            async with session.post(f"http://{HOST}:{field.http}/v1/traces", data=body, headers=PROTOBUF) as answer:
+                await answer.read()
+                done[str(answer.status)] += 1
+
+        await _at_rate(field, 2.0, (lambda body=body: send(body) for body in bodies), done)
+    return dict(done)
+
+
+async def starving_connection(field: Field) -> Report:
+    """One connection to the API that sends requests without a pause and reads no answer."""
+    done: Counter[str] = Counter()
+    burst = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 500
+    while time.monotonic() < field.until:
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(HOST, field.agent, local_addr=FROM)
+            done["opened"] += 1
+            while time.monotonic() < field.until and not writer.is_closing():
+                writer.write(burst)
+                done["requests"] += 500
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(writer.drain(), 1.0)
+                await asyncio.sleep(0)
+                if writer.transport.get_write_buffer_size() > 1 << 20:
+                    await asyncio.sleep(1.0)
+            writer.transport.abort()
+        await asyncio.sleep(0.2)
+    return dict(done)
+
+
+async def kv_sequences(field: Field) -> Report:
+    """2,000 messages of KV events a second whose sequence numbers jump over all of 64 bits."""
+    socket = zmq.asyncio.Context.instance().socket(zmq.PUB)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.bind(f"tcp://{HOST}:{field.kv}")
+    payloads, chance, sent = itertools.cycle(payload for _, payload in mix()), random.Random(1), 0
+    numbers = (0, 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 2)
+    while time.monotonic() < field.until:
+        for _ in range(20):
+            number = chance.choice((*numbers, chance.getrandbits(64), sent))
+            await socket.send_multipart([b"kv", number.to_bytes(8, "big"), next(payloads)])
+            sent += 1
+        await asyncio.sleep(0.01)
+    socket.close()
+    return {"messages": sent}
+
+
+FLOODS: dict[str, Callable[[Field], Awaitable[Report]]] = {
+    attack.__name__: attack
+    for attack in (grpc_continuations, grpc_idle_frames, empty_fields, starving_connection, kv_sequences)
+}
+"""Each alone, in the situation `floods`."""
+
+
+async def _framing(field: Field, begin: bytes, flood: bytes) -> Report:
+    """Send frames to the gRPC port until it closes the connection, and begin again."""
+    done: Counter[str] = Counter()
+
+    async def send() -> None:
+        while time.monotonic() < field.until:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(HOST, field.grpc, local_addr=FROM)
+                done["opened"] += 1
+                writer.write(http2.PREFACE + http2.frame(http2.SETTINGS, 0, 0, b"") + begin)
+                while time.monotonic() < field.until and not reader.at_eof() and not writer.is_closing():
+                    writer.write(flood)
+                    done["bytes"] += len(flood)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(writer.drain(), 1.0)
+                        await asyncio.wait_for(reader.read(1 << 16), 0.01)
+                done["closed by the other side"] += reader.at_eof() or writer.is_closing()
+                writer.transport.abort()
+            await asyncio.sleep(0.05)
+
+    await asyncio.gather(*(send() for _ in range(8)))
+    return dict(done)
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*found, number))
+
+
 def _ports(field: Field) -> tuple[int, ...]:
     return field.tap, field.http, field.agent
 
@@ -287,7 +397,7 @@ def _operations(payload: bytes) -> int:
 
 
 async def main(field: Field) -> None:
-    reports = await asyncio.gather(*(ATTACKS[name](field) for name in field.names), return_exceptions=True)
+    reports = await asyncio.gather(*((ATTACKS | FLOODS)[name](field) for name in field.names), return_exceptions=True)
     print(json.dumps({n: r if isinstance(r, dict) else repr(r) for n, r in zip(field.names, reports, strict=True)}))
 
 

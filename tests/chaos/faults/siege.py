@@ -28,7 +28,7 @@ from tests.chaos.requests.pages import Page
 from tests.chaos.requests.stage import Fared, Ports, Program
 from tests.chaos.requests.stage import Stage as RequestStage
 
-from .attackers import ATTACKS, FLOODER
+from .attackers import ATTACKS, FLOODER, FLOODS
 from .stage import HOST, ROOT, STALL_SECONDS, Stage, Told, _die_with_us, free_port
 
 SECONDS = float(os.environ.get("SIEGE_SECONDS", "600"))
@@ -47,6 +47,9 @@ WAIT_SECONDS = 10 * STALL_SECONDS
 
 ENDS_SECONDS = 5.0
 SAMPLE_SECONDS = 2.0
+FLOOD_SECONDS = 15.0
+"""For each of the floods that come alone."""
+
 COUNTED_SECONDS = 120.0
 """Until everything that was accepted is a record and counted."""
 LAST_ATTACK_SECONDS = 25.0
@@ -104,9 +107,9 @@ class Besieged(RequestStage):
         return file
 
     @contextlib.asynccontextmanager
-    async def attacked(self, seconds: float) -> AsyncIterator[list[asyncio.Task[str]]]:
+    async def attacked(self, seconds: float, attacks: Sequence[str] = NAMES) -> AsyncIterator[list[asyncio.Task[str]]]:
         """With the attackers at work, in two processes of their own; tasks with what they print."""
-        groups = ([n for n in NAMES if n == "kv_flood"], [n for n in NAMES if n != "kv_flood"])
+        groups = ([n for n in attacks if n == "kv_flood"], [n for n in attacks if n != "kv_flood"])
         processes = [await self._attackers(names, seconds) for names in groups if names]
         reports = [asyncio.create_task(_said(process)) for process in processes]
         try:
@@ -119,7 +122,8 @@ class Besieged(RequestStage):
                 await process.wait()
 
     async def _attackers(self, names: Sequence[str], seconds: float) -> asyncio.subprocess.Process:
-        ports = {"tap": self.ports.tap, "http": self.ports.http, "agent": self.ports.agent, "kv": self.kv}
+        ports = {"tap": self.ports.tap, "http": self.ports.http, "grpc": self.ports.grpc}
+        ports |= {"agent": self.ports.agent, "kv": self.kv}
         where = {"labels": self.labels, "newlines": self.newlines, "log": self.flood_log, "targets": self.targets}
         told = json.dumps({"names": names, "seconds": seconds, **ports, **where}, default=str)
         with (self.home / "logs" / "attackers.log").open("ab") as log:
@@ -163,6 +167,32 @@ async def siege(stage: Stage, told: Told) -> None:
     told.said.append(f"{len(NAMES)} attacks for {SECONDS:.0f} s, {len(table.rows)} demands; attackers at nice 19")
 
 
+async def floods(stage: Stage, told: Told) -> None:
+    """Floods that once stopped or starved the agent, one by one: its loop goes on, and others are served."""
+    table, besieged = Table(), Besieged(stage.folder / "floods")
+    async with besieged.running():
+        await asyncio.sleep(2 * INTERVAL)
+        for name in FLOODS:
+            await besieged.good()
+            watched = {"agent": Watched(), "tap": Watched()}
+            async with besieged.attacked(FLOOD_SECONDS, [name]) as attackers:
+                await _watch(besieged, watched, FLOOD_SECONDS)
+                report = json.loads(await attackers[0])[name]
+            seen, fared = watched["agent"], await besieged.good()
+            table.add(f"{name}: carried out", isinstance(report, dict) and any(report.values()), _told(report))
+            peak, (longest, cpu) = max(seen.resident, default=0.0), _longest(seen)
+            table.add(f"{name}: resident under {RESIDENT_MB:.0f} MB", 0 < peak < RESIDENT_MB, f"{peak:.0f} MB")
+            where = "" if cpu < STALL_SECONDS else f", {_where(besieged.agent)}"
+            figure = f"{cpu * 1e3:.0f} ms, {longest * 1e3:.0f} ms by the clock{where}"
+            table.add(f"{name}: stall under {STALL_SECONDS * 1e3:.0f} ms", cpu < STALL_SECONDS, figure)
+            table.add(f"{name}: /metrics answered", not seen.pages_missing, f"{seen.pages_missing} not answered")
+            served = f"{len(fared.latencies)} requests, {len(fared.broken)} broken {fared.broken[:1]}"
+            table.add(f"{name}: the good client is served", bool(fared.latencies) and not fared.broken, served)
+    table.print()
+    told.broken += [f"{demand}: {figure}" for demand, held, figure in table.rows if not held]
+    told.said.append(f"{len(FLOODS)} floods for {FLOOD_SECONDS:.0f} s each, {len(table.rows)} demands")
+
+
 async def _watch(stage: Besieged, watched: dict[str, Watched], seconds: float) -> None:
     """Sample memory and the longest stall of both programs until the time is over."""
     programs = {"agent": (stage.agent, stage.ports.agent), "tap": (stage.tap, stage.ports.admin)}
@@ -193,12 +223,19 @@ def _processes(stage: Besieged, watched: dict[str, Watched], table: Table) -> No
         grown = median(late) - median(early) if early and late else float("inf")
         table.add(f"{name}: grows under {GROWTH_MB:.0f} MB", grown < GROWTH_MB, f"{grown:+.0f} MB")
         table.add(f"{name}: /metrics always answered", not seen.pages_missing, f"{seen.pages_missing} not answered")
-        longest, cpu = (max(each) for each in zip(*seen.stalls, strict=True)) if seen.stalls else (inf, inf)
+        longest, cpu = _longest(seen)
         for demand, took, limit in (("stall on the CPU", cpu, STALL_SECONDS), ("stall", longest, WAIT_SECONDS)):
             where = "" if took < limit else f", {_where(program)}"
             table.add(
                 f"{name}: longest {demand} under {limit * 1e3:.0f} ms", took < limit, f"{took * 1e3:.0f} ms{where}"
             )
+
+
+def _longest(seen: Watched) -> tuple[float, float]:
+    """The longest stalls by the clock and on the CPU, seconds."""
+    if not seen.stalls:
+        return inf, inf
+    return max(clock for clock, _ in seen.stalls), max(cpu for _, cpu in seen.stalls)
 
 
 def _where(program: Program) -> str:

@@ -11,6 +11,7 @@ Situation = Callable[[Stage, Told], Awaitable[None]]
 
 SITUATIONS: dict[str, Situation] = {
     "agent_killed": restarts.killed,
+    "floods": siege.floods,
     "clock_stepped": clock.stepped,
     "prometheus_down": servers.prometheus,
     "hostile_files": hostile.files,

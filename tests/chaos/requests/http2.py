@@ -43,12 +43,12 @@ async def _call(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body
         *((b"content-type", b"application/grpc"), (b"te", b"trailers"), (b"grpc-encoding", b"gzip")),
     )
     head = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields)  # literal, not to be remembered
-    writer.write(PREFACE + _frame(SETTINGS, 0, 0, b"") + _frame(HEADERS, END_HEADERS, 1, head))
+    writer.write(PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, head))
     windows, sent, answered = {0: INITIAL_WINDOW, 1: INITIAL_WINDOW}, 0, False
     while True:
         while sent < len(body) and (size := min(*windows.values(), MAX_FRAME, len(body) - sent)) > 0:
             end = END_STREAM if ends and sent + size == len(body) else 0
-            writer.write(_frame(DATA, end, 1, body[sent : sent + size]))
+            writer.write(frame(DATA, end, 1, body[sent : sent + size]))
             sent += size
             windows = {stream: left - size for stream, left in windows.items()}
         await writer.drain()
@@ -60,9 +60,9 @@ async def _call(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body
                 name, value = struct.unpack_from(">HI", payload, at)
                 if name == 4:  # the window of a stream at its beginning
                     windows[1] += value - INITIAL_WINDOW
-            writer.write(_frame(SETTINGS, ACK, 0, b""))
+            writer.write(frame(SETTINGS, ACK, 0, b""))
         elif kind == PING and not flags & ACK:
-            writer.write(_frame(PING, ACK, 0, payload))
+            writer.write(frame(PING, ACK, 0, payload))
         elif kind == WINDOW_UPDATE and stream in windows:
             windows[stream] += int.from_bytes(payload) & 0x7FFFFFFF
         elif kind == RST_STREAM:
@@ -80,5 +80,5 @@ def _text(text: bytes) -> bytes:
     return bytes((len(text),)) + text
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.agent import memory_limit
 from kvitals.agent.ledger.event import BlockEventBatch, KvEventsRecord
 from kvitals.agent.memory_limit import DEFAULT_BYTES, MemoryLimit, cgroup_limit, limit_of, resident_bytes
 from kvitals.agent.node import Node
@@ -29,6 +30,19 @@ def test_it_refuses_from_80_percent_until_75_and_counts() -> None:
     assert said["kvitals_memory_limit_bytes"] == 100 * MB
     assert said["kvitals_memory_refusing"] == 1.0
     assert said["kvitals_memory_refused_total"] == 6.0
+
+
+def test_free_memory_is_given_back_from_a_fifth_of_the_limit_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, used = list[float](), [0]
+    monkeypatch.setattr(memory_limit, "trim", lambda: given.append(used[0]))
+    limit = MemoryLimit(100 * MB, lambda: used[0])
+    for megabytes in (10, 19, 21, 30, 50):  # at most once in half a minute
+        used[0] = megabytes * MB
+        limit.check()
+    assert given == [21 * MB]
+    monkeypatch.setattr(memory_limit, "TRIM_SECONDS", 0.0)
+    limit.check()
+    assert given == [21 * MB, 50 * MB]
 
 
 def test_the_limit_is_the_configured_one_or_a_share_of_the_lowest_cgroup(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -182,6 +184,17 @@ def test_an_answer_that_is_too_large_is_not_read(server: Server, monkeypatch: py
     monkeypatch.setattr(prometheus, "MAX_BYTES", 100)
     server.body = b" " * 1_000_000
     assert "MB" in refusal(PrometheusAccess(server.url))
+
+
+def test_decoding_counts_against_the_timeout(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer of 256 MB takes seconds to decode, in which no timeout ran."""
+    one = VECTOR["result"][0]
+    server.answer({"status": "success", "data": {"resultType": "vector", "result": [one] * 1000}})
+    clock = itertools.count(0.0, 10.0)  # seconds: a stretch of series takes ten
+    monkeypatch.setattr(prometheus, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert len(ask(PrometheusAccess(server.url, timeout=100.0))) == 1000
+    said = refusal(PrometheusAccess(server.url, timeout=30.0))
+    assert "not decoded within 30 s" in said and "--prometheus-timeout" in said
 
 
 def test_a_query_that_fails_is_that_querys(server: Server) -> None:

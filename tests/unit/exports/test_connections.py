@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import resource
 import socket
@@ -322,6 +323,23 @@ async def test_a_long_head_is_refused(pieces: int) -> None:
             one[1].write(b"".join(b"X-%d-%d: %s\r\n" % (number, i, b"a" * 100) for i in range(50 // pieces)))
             await asyncio.sleep(0.02)
         assert await status(one) == "431 Request Header Fields Too Large"
+
+
+@pytest.mark.parametrize("row", [LISTENERS["api"], LISTENERS["otlp_http"]], ids=lambda row: row.name)
+async def test_a_refused_head_is_answered_in_the_form_of_other_errors(row: Listener) -> None:
+    """Clients of Prometheus' API read an error as JSON, and text/plain as a server that is no Prometheus."""
+    async with Server(row).running() as server:
+        reader, _ = await server.open(said=b"GET / HTTP/1.1\r\nX: %s\r\n" % (b"a" * 2 * row.max_head))
+        head, _, body = (await asyncio.wait_for(reader.read(), 20)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert f"Content-Length: {len(body)}".encode() in head
+    if row.json_errors:
+        assert b"Content-Type: application/json" in head
+        error = json.loads(body)
+        assert (error["status"], error["errorType"]) == ("error", "bad_data")
+        assert f"{row.max_head} bytes" in error["error"] and "as a form" in error["error"]
+    else:
+        assert b"Content-Type: text/plain" in head
 
 
 async def test_connections_count_before_their_handshake() -> None:

@@ -14,6 +14,7 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ClientState_pb2 import ClientState
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
+from kvitals.agent.listeners import LISTENERS
 from kvitals.app import page_process
 from kvitals.app.page_settings import PageSettings
 from tests.support.processes import free_port
@@ -85,6 +86,30 @@ async def test_idle_connections_leave_the_page_and_its_sessions_alone(page: Serv
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await session.ws_connect(url, origin="http://elsewhere.example", protocols=("streamlit",))
         assert refused.value.status == 403
+
+
+async def test_sessions_beyond_the_share_of_an_address_are_refused(page: Server) -> None:
+    """150 of them took 400 MB."""
+    root, row = f"http://127.0.0.1:{page.port}", LISTENERS["web"]
+    async with aiohttp.ClientSession() as session:
+
+        async def open_one() -> aiohttp.ClientWebSocketResponse | int:
+            try:
+                return await session.ws_connect(f"{root}/_stcore/stream", origin=root, protocols=("streamlit",))
+            except aiohttp.WSServerHandshakeError as error:
+                return error.status
+
+        opened = [await open_one() for _ in range(row.sessions_per_peer + 6)]
+        refused = [one for one in opened if isinstance(one, int)]
+        assert refused == 6 * [503]
+        async with session.get(root, headers={"Accept": "text/html"}) as answer:
+            assert (answer.status, "Close tabs" in await answer.text()) == (503, True)
+        assert await health(page.port) == "ok"
+        for one in opened:
+            if not isinstance(one, int):
+                await one.close()
+    async with aiohttp.ClientSession() as session, session.get(root, headers={"Accept": "text/html"}) as answer:
+        assert answer.status == 200
 
 
 async def session_of(own: aiohttp.ClientWebSocketResponse) -> str:
