@@ -12,12 +12,14 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from kvitals.agent.requests.record import RequestRecord
 from kvitals.app.errors import NoEngineError
 from kvitals.app.pipeline import Setup
 from kvitals.app.prove.actuator import CommandRun
 from kvitals.app.prove.guard_rails import CHECK_SECONDS, GuardRails, GuardWatch, guard_rails, window_seconds
 from kvitals.app.prove.journal import journal_file, prove_directory
 from kvitals.app.prove.replica import Replica, load_sentence, watch
+from kvitals.app.prove.request_mix import RequestMix, read_requests
 from kvitals.app.prove.supervised import SupervisedChange, SupervisorGoneError, supervised_change
 from kvitals.app.prove.supervisor import Assignment
 from kvitals.diagnoser import change_effect
@@ -51,7 +53,8 @@ Tell = Callable[[str], None]
 class TrialRequest:
     """What is to be tried. code: of the finding whose lever it is; empty: the first cause, where its lever is pulled.
     before, most: seconds that are observed before the change, and after it at most. limit: seconds for each command,
-    and for the engine to answer after it."""
+    and for the engine to answer after it. agent: the URL of an agent whose request records show whether the load is the
+    same; empty: counters alone do."""
 
     url: str
     apply: tuple[str, ...]
@@ -61,6 +64,7 @@ class TrialRequest:
     before: float = 120.0
     most: float = 600.0
     limit: float = 300.0
+    agent: str = ""
 
     @property
     def block(self) -> float:
@@ -119,6 +123,7 @@ class Trial:
         self._tests: list[SignalTrial] = []
         self._applied: float | None = None
         self._decided: float | None = None
+        self._mix = RequestMix()
 
     async def run(self, lock: int) -> Proof:
         """Try the change. lock: the descriptor of `lock_trials`.
@@ -168,6 +173,8 @@ class Trial:
         self._rails = guard_rails(self._replica.objectives(), checks)
         self._guard_window = self._check_window()
         self._triage = self._replica.triage(min(60.0, request.before))
+        before, problem = await self._requests(self._before.start)
+        self._mix = RequestMix(before, (), problem)
         self._say(f"guard rails: {'; '.join(self._rails.sentences)}")
 
     def _check_window(self) -> float:
@@ -266,7 +273,10 @@ class Trial:
                 one.read(self._after.values(one.tested.name))
             self._measure()
             effects, last = self._effects(), time.monotonic() >= end
-            if decided := decide(effects, self._unlike(), last):
+            unlike = self._unlike()
+            if not unlike and decide(effects, "", last):
+                unlike = await self._unlike_requests()
+            if decided := decide(effects, unlike, last):
                 return _Ending(*decided)
             self._say(f"after the change: {len(self._after.blocks)} blocks; {_progress(effects)}")
 
@@ -307,6 +317,19 @@ class Trial:
 
     def _unlike(self) -> str:
         return change_effect.unlike(self._replica.entity, self._before.whole, self._after.whole)
+
+    async def _requests(self, start: float) -> tuple[Sequence[RequestRecord], str]:
+        """The requests since then by the records of an agent, where one was named, and why there are none."""
+        if not self._request.agent:
+            return (), ""
+        engine = self._replica.entity.get("engine", "")
+        return await asyncio.to_thread(read_requests, self._request.agent, engine, start, time.time())
+
+    async def _unlike_requests(self) -> str:
+        """Why the requests cannot be compared; empty where they can, or where no agent has records of them."""
+        after, problem = await self._requests(self._after.start)
+        self._mix = RequestMix(self._mix.before, after, self._mix.problem or problem)
+        return self._mix.unlike
 
     async def _end(self, change: SupervisedChange, ending: _Ending) -> EndState:
         """Stay or go back."""
@@ -349,7 +372,7 @@ class Trial:
             state=state,
             guard_rail=ending.guard_rail,
             guard_rails=self._rails.sentences,
-            load=load_sentence(before, after),
+            load=load_sentence(before, after) + (f", compared {self._mix.sentence}" if request.agent else ""),
             block_seconds=request.block,
             confidence=1 - ALPHA,
             effects=effects,
