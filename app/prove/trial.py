@@ -123,6 +123,7 @@ class Trial:
         self._tests: list[SignalTrial] = []
         self._applied: float | None = None
         self._decided: float | None = None
+        self._checked = self._answered = 0.0  # the last check of the guard rails, and the last answer, after the change
         self._mix = RequestMix()
 
     async def run(self, lock: int) -> Proof:
@@ -216,18 +217,21 @@ class Trial:
     async def _settle(self) -> str:
         """Wait until the engine answers, has load, and had it for a while; why it does not, empty where it does."""
         limit = time.monotonic() + self._request.limit
+        answers = False
         process: float | None = None
         busy_since: float | None = None
         while time.monotonic() < limit:
-            if not await watch(self._replicas) or self._replica.started() != process:
-                process, busy_since = self._replica.started(), None
+            answers, started = await watch(self._replicas), self._replica.started()
+            if not answers or _is_other(process, started):
+                process, busy_since = started, None
                 continue
+            process = started
             if busy_since is None and self._replica.is_busy():
                 busy_since = time.monotonic()
                 self._say(f"the engine answers; {change_effect.SETTLE_SECONDS:.0f} s for caches to fill")
             if busy_since is not None and time.monotonic() - busy_since >= change_effect.SETTLE_SECONDS:
                 return ""
-        why = "has no requests" if process is not None and busy_since is None else "does not answer"
+        why = "has no requests" if answers else "does not answer"
         return f"the engine {why} {self._request.limit:.0f} s after the change"
 
     def _recognise(self) -> None:
@@ -263,6 +267,7 @@ class Trial:
     async def _compare(self, change: SupervisedChange) -> _Ending:
         """Read block after block, until it is decided, a guard rail breaks, or the time is over."""
         self._after.start = self._replica.last
+        self._checked = self._answered = time.monotonic()
         process, guards = self._replica.started(), GuardWatch(self._rails)
         end = time.monotonic() + self._request.most
         while True:
@@ -282,18 +287,18 @@ class Trial:
 
     async def _guarded_block(self, change: SupervisedChange, guards: GuardWatch, process: float | None) -> str:
         """Observe one block after the change; the guard rail that broke, empty where none did."""
-        begun = checked = answered = time.monotonic()
+        begun = time.monotonic()
         while (now := time.monotonic()) - begun < self._request.block:
             if await watch(self._replicas):
-                answered = time.monotonic()
-            if now - answered > DOWN_SECONDS:
+                self._answered = time.monotonic()
+            if now - self._answered > DOWN_SECONDS:
                 return f"the engine does not answer for {DOWN_SECONDS:.0f} s"
-            if self._replica.started() != process:
+            if _is_other(process, self._replica.started()):
                 return "the engine restarted"
             if not change.alive:
                 raise SupervisorGoneError("the supervising process ended")
-            if now - checked >= CHECK_SECONDS:
-                checked = now
+            if now - self._checked >= CHECK_SECONDS:
+                self._checked = now
                 if broken := guards.check(self._now()):
                     return broken
         self._add_block(self._after, time.monotonic() - begun)
@@ -382,6 +387,11 @@ class Trial:
 
     def _say(self, line: str) -> None:
         self._tell(f"{datetime.now(UTC):%H:%M:%S} {line}")
+
+
+def _is_other(process: float | None, started: float | None) -> bool:
+    """Whether the engine's process is another one. A page that could not be read has no start time."""
+    return process is not None and started is not None and process != started
 
 
 def _relative(own: Mapping[str, float], peers: Sequence[Mapping[str, float]]) -> dict[str, float]:
