@@ -234,17 +234,23 @@ def unlike(entity: Labels, before: Values, after: Values) -> str:
         a, b = (values.get(name, {}).get(entity) for values in (before, after))
         if a and b and abs(b - a) > ALIKE * a:
             return f"{title} were {render(a, 'tokens')} on average and are {render(b, 'tokens')}"
-    loads = [(_arriving(entity, v), _there(entity, v)) for v in (before, after)]
-    (came, there), (come, now) = loads
-    if came is None or there is None or come is None or now is None:
+    came, come = (_arriving(entity, values) for values in (before, after))
+    counts = [(measure(entity, before), measure(entity, after)) for measure in (_there, _resident)]
+    pairs = [(there, now) for there, now in counts if there is not None and now is not None]
+    if came is None or come is None or counts[0] not in pairs:
         return "how much load there was is not told"
-    more = come > (1 + ALIKE) * came and now > (1 + ALIKE) * there
-    if more or (come < (1 - ALIKE) * came and now < (1 - ALIKE) * there):
+    if all(_both_moved(come - came, ALIKE * came, now - there, ALIKE * there) for there, now in pairs):
+        there, now = pairs[0]
         return (
             f"{render(came, 'per_second')} came with {render(there, 'requests')} at a time, now"
             f" {render(come, 'per_second')} with {render(now, 'requests')}"
         )
     return ""
+
+
+def _both_moved(come: float, least_come: float, there: float, least_there: float) -> bool:
+    """Whether two differences are larger than is alike, in one direction."""
+    return (come > least_come and there > least_there) or (come < -least_come and there < -least_there)
 
 
 def _arriving(entity: Labels, values: Values) -> float | None:
@@ -256,6 +262,12 @@ def _arriving(entity: Labels, values: Values) -> float | None:
 def _there(entity: Labels, values: Values) -> float | None:
     running, waiting = (values.get(name, {}).get(entity) for name in ("running_avg", "waiting_avg"))
     return None if running is None else running + (waiting or 0.0)
+
+
+def _resident(entity: Labels, values: Values) -> float | None:
+    """Requests at a time by Little's law. Gauges leave out requests that wait in the engine's API server, so that an
+    engine whose API server is slower shows fewer; their residence includes that wait."""
+    return values.get("residence_concurrency", {}).get(entity)
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,10 @@ class Replica:
         await self.pipeline.node.close()
 
     async def scrape(self) -> bool:
-        """Read the page once; whether the engine answered."""
+        """Read the page once; whether it could be read. An engine that closes the connection is down as well."""
         self.pipeline.ingest_recorded(await self.pipeline.node.read())
         self.last = time.time()
-        return not self.pipeline.node.watched.unreachable
+        return not self.problem
 
     @property
     def problem(self) -> str:

@@ -12,12 +12,14 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from kvitals.agent.requests.record import RequestRecord
 from kvitals.app.errors import NoEngineError
 from kvitals.app.pipeline import Setup
 from kvitals.app.prove.actuator import CommandRun
 from kvitals.app.prove.guard_rails import CHECK_SECONDS, GuardRails, GuardWatch, guard_rails, window_seconds
 from kvitals.app.prove.journal import journal_file, prove_directory
 from kvitals.app.prove.replica import Replica, load_sentence, watch
+from kvitals.app.prove.request_mix import RequestMix, read_requests
 from kvitals.app.prove.supervised import SupervisedChange, SupervisorGoneError, supervised_change
 from kvitals.app.prove.supervisor import Assignment
 from kvitals.diagnoser import change_effect
@@ -51,7 +53,8 @@ Tell = Callable[[str], None]
 class TrialRequest:
     """What is to be tried. code: of the finding whose lever it is; empty: the first cause, where its lever is pulled.
     before, most: seconds that are observed before the change, and after it at most. limit: seconds for each command,
-    and for the engine to answer after it."""
+    and for the engine to answer after it. agent: the URL of an agent whose request records show whether the load is the
+    same; empty: counters alone do."""
 
     url: str
     apply: tuple[str, ...]
@@ -61,6 +64,7 @@ class TrialRequest:
     before: float = 120.0
     most: float = 600.0
     limit: float = 300.0
+    agent: str = ""
 
     @property
     def block(self) -> float:
@@ -119,6 +123,8 @@ class Trial:
         self._tests: list[SignalTrial] = []
         self._applied: float | None = None
         self._decided: float | None = None
+        self._checked = self._answered = 0.0  # the last check of the guard rails, and the last answer, after the change
+        self._mix = RequestMix()
 
     async def run(self, lock: int) -> Proof:
         """Try the change. lock: the descriptor of `lock_trials`.
@@ -168,6 +174,8 @@ class Trial:
         self._rails = guard_rails(self._replica.objectives(), checks)
         self._guard_window = self._check_window()
         self._triage = self._replica.triage(min(60.0, request.before))
+        before, problem = await self._requests(self._before.start)
+        self._mix = RequestMix(before, (), problem)
         self._say(f"guard rails: {'; '.join(self._rails.sentences)}")
 
     def _check_window(self) -> float:
@@ -209,18 +217,21 @@ class Trial:
     async def _settle(self) -> str:
         """Wait until the engine answers, has load, and had it for a while; why it does not, empty where it does."""
         limit = time.monotonic() + self._request.limit
+        answers = False
         process: float | None = None
         busy_since: float | None = None
         while time.monotonic() < limit:
-            if not await watch(self._replicas) or self._replica.started() != process:
-                process, busy_since = self._replica.started(), None
+            answers, started = await watch(self._replicas), self._replica.started()
+            if not answers or _is_other(process, started):
+                process, busy_since = started, None
                 continue
+            process = started
             if busy_since is None and self._replica.is_busy():
                 busy_since = time.monotonic()
                 self._say(f"the engine answers; {change_effect.SETTLE_SECONDS:.0f} s for caches to fill")
             if busy_since is not None and time.monotonic() - busy_since >= change_effect.SETTLE_SECONDS:
                 return ""
-        why = "has no requests" if process is not None and busy_since is None else "does not answer"
+        why = "has no requests" if answers else "does not answer"
         return f"the engine {why} {self._request.limit:.0f} s after the change"
 
     def _recognise(self) -> None:
@@ -256,6 +267,7 @@ class Trial:
     async def _compare(self, change: SupervisedChange) -> _Ending:
         """Read block after block, until it is decided, a guard rail breaks, or the time is over."""
         self._after.start = self._replica.last
+        self._checked = self._answered = time.monotonic()
         process, guards = self._replica.started(), GuardWatch(self._rails)
         end = time.monotonic() + self._request.most
         while True:
@@ -266,24 +278,27 @@ class Trial:
                 one.read(self._after.values(one.tested.name))
             self._measure()
             effects, last = self._effects(), time.monotonic() >= end
-            if decided := decide(effects, self._unlike(), last):
+            unlike = self._unlike()
+            if not unlike and decide(effects, "", last):
+                unlike = await self._unlike_requests()
+            if decided := decide(effects, unlike, last):
                 return _Ending(*decided)
             self._say(f"after the change: {len(self._after.blocks)} blocks; {_progress(effects)}")
 
     async def _guarded_block(self, change: SupervisedChange, guards: GuardWatch, process: float | None) -> str:
         """Observe one block after the change; the guard rail that broke, empty where none did."""
-        begun = checked = answered = time.monotonic()
+        begun = time.monotonic()
         while (now := time.monotonic()) - begun < self._request.block:
             if await watch(self._replicas):
-                answered = time.monotonic()
-            if now - answered > DOWN_SECONDS:
+                self._answered = time.monotonic()
+            if now - self._answered > DOWN_SECONDS:
                 return f"the engine does not answer for {DOWN_SECONDS:.0f} s"
-            if self._replica.started() != process:
+            if _is_other(process, self._replica.started()):
                 return "the engine restarted"
             if not change.alive:
                 raise SupervisorGoneError("the supervising process ended")
-            if now - checked >= CHECK_SECONDS:
-                checked = now
+            if now - self._checked >= CHECK_SECONDS:
+                self._checked = now
                 if broken := guards.check(self._now()):
                     return broken
         self._add_block(self._after, time.monotonic() - begun)
@@ -307,6 +322,19 @@ class Trial:
 
     def _unlike(self) -> str:
         return change_effect.unlike(self._replica.entity, self._before.whole, self._after.whole)
+
+    async def _requests(self, start: float) -> tuple[Sequence[RequestRecord], str]:
+        """The requests since then by the records of an agent, where one was named, and why there are none."""
+        if not self._request.agent:
+            return (), ""
+        engine = self._replica.entity.get("engine", "")
+        return await asyncio.to_thread(read_requests, self._request.agent, engine, start, time.time())
+
+    async def _unlike_requests(self) -> str:
+        """Why the requests cannot be compared; empty where they can, or where no agent has records of them."""
+        after, problem = await self._requests(self._after.start)
+        self._mix = RequestMix(self._mix.before, after, self._mix.problem or problem)
+        return self._mix.unlike
 
     async def _end(self, change: SupervisedChange, ending: _Ending) -> EndState:
         """Stay or go back."""
@@ -349,7 +377,7 @@ class Trial:
             state=state,
             guard_rail=ending.guard_rail,
             guard_rails=self._rails.sentences,
-            load=load_sentence(before, after),
+            load=load_sentence(before, after) + (f", compared {self._mix.sentence}" if request.agent else ""),
             block_seconds=request.block,
             confidence=1 - ALPHA,
             effects=effects,
@@ -359,6 +387,11 @@ class Trial:
 
     def _say(self, line: str) -> None:
         self._tell(f"{datetime.now(UTC):%H:%M:%S} {line}")
+
+
+def _is_other(process: float | None, started: float | None) -> bool:
+    """Whether the engine's process is another one. A page that could not be read has no start time."""
+    return process is not None and started is not None and process != started
 
 
 def _relative(own: Mapping[str, float], peers: Sequence[Mapping[str, float]]) -> dict[str, float]:

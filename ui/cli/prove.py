@@ -28,6 +28,7 @@ from kvitals.ui.cli.common import (
     EXIT_HEALTHY,
     EXIT_UNKNOWN,
     add_judging_options,
+    answer_console,
     parse_duration,
     parse_url,
     setup,
@@ -75,6 +76,12 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--timeout", default="5m", metavar="TIME", help="limit of each command, and of the engine's start (default: 5m)"
     )
+    parser.add_argument(
+        "--agent",
+        default="",
+        metavar="URL",
+        help="an agent with request records, to compare tenants and lengths as well",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the steps; change nothing")
     parser.add_argument(
         "--forget", action="store_true", help="you have taken back an earlier change by hand: forget it, then go on"
@@ -87,18 +94,19 @@ def add(commands: Any) -> None:
 def do(args: argparse.Namespace) -> int:
     request = _request(args)
     if args.dry_run:
+        console = answer_console()
         for line in steps(request):
-            print(line)
+            console.print(Text(line))
         return EXIT_HEALTHY
+    chosen, console = setup(args), status_console()
+    lock = _begin(args.forget)
     try:
-        lock = _begin(args.forget)
-        console = status_console()
-        chosen = setup(args)
         trial = Trial(request, chosen, lambda line: console.print(Text(line), style="dim"))
         proof = asyncio.run(trial.run(lock))
     except CommandError as error:
         raise UsageError(str(error)) from error
-    os.close(lock)
+    finally:
+        os.close(lock)
     _remember(proof, history_file(None, chosen.config), console)
     emit(PrintedDocument(_title(proof), lambda console: show(proof, console), lambda: encode_proof(proof)), args.output)
     return exit_code(proof)
@@ -126,7 +134,8 @@ def _request(args: argparse.Namespace) -> TrialRequest:
     peers = tuple(parse_url(peer, "--peers") for peer in args.peers)
     if url in peers:
         raise UsageError(f"{url} is the engine that changes; it cannot be one of its --peers")
-    return TrialRequest(url, *words, peers, args.finding, times["before"], times["most"], times["timeout"])
+    agent = parse_url(args.agent, "--agent") if args.agent else ""
+    return TrialRequest(url, *words, peers, args.finding, times["before"], times["most"], times["timeout"], agent)
 
 
 _TIMES = {"before": "--before", "most": "--for", "timeout": "--timeout"}
@@ -147,12 +156,13 @@ def _begin(forget: bool) -> int:
         raise UsageError(
             f"no journal of changes can be kept ({error}); set XDG_STATE_HOME to a directory of yours"
         ) from error
-    if earlier is not None and earlier.is_open:
-        raise UsageError(
-            f"an earlier change of {earlier.engine} was never taken back ({earlier.state},"
-            f" {moment(earlier.at)}).\nTake it back: {shlex.join(earlier.rollback)}\nThen: kvitals prove --forget ..."
-        )
-    return lock
+    if earlier is None or not earlier.is_open:
+        return lock
+    os.close(lock)
+    raise UsageError(
+        f"an earlier change of {earlier.engine} was never taken back ({earlier.state}, {moment(earlier.at)})."
+        f"\nTake it back: {shlex.join(earlier.rollback)}\nThen: kvitals prove --forget ..."
+    )
 
 
 def steps(request: TrialRequest) -> Iterator[str]:
@@ -211,9 +221,12 @@ def _effect(effect: ProofEffect, proof: Proof, console: Console) -> None:
 def _interval(effect: ProofEffect, proof: Proof) -> str:
     if effect.change is None:
         return f"  ({effect.note})" if effect.note else ""
-    low = _percent(effect.low)
-    high = "?" if effect.high is None else _percent(effect.high)
-    return f"   {_percent(effect.change)} ({low} to {high})"
+    between = (
+        f"{_percent(effect.low)} or more"
+        if effect.high is None
+        else f"{_percent(effect.low)} to {_percent(effect.high)}"
+    )
+    return f"   {_percent(effect.change)} ({between})"
 
 
 def _percent(share: float | None) -> str:
@@ -231,9 +244,10 @@ def _facts(proof: Proof) -> Iterator[tuple[str, str]]:
         yield "lever", ", ".join(proof.levers)
     if proof.load:
         yield "load", proof.load
-    yield "guard rails", proof.guard_rail or f"none broke: {'; '.join(proof.guard_rails)}"
+    rails = f"broken: {proof.guard_rail}" if proof.guard_rail else f"none broke: {'; '.join(proof.guard_rails)}"
+    yield "guard rails", rails
     blocks = max((one.blocks for one in proof.effects), default=(0, 0))
-    yield "blocks", f"{blocks[0]} before, {blocks[1]} after, of {proof.block_seconds:.0f} s or joined ones"
-    yield "intervals", f"{100 * proof.confidence:.0f} %, all together, however often they are read"
+    yield "blocks", f"{blocks[0]} before, {blocks[1]} after, {proof.block_seconds:.0f} s each; neighbours may be joined"
+    yield "intervals", f"{100 * proof.confidence:.0f} % for all of them together, valid after every block"
     times = {"applied": proof.applied, "compared": proof.measured, "decided": proof.decided, "ended": proof.ended}
     yield "times", ", ".join(f"{name} {moment(at)[11:19]}" for name, at in times.items() if at) + " UTC"

@@ -90,7 +90,8 @@ def values(**of: float) -> dict[str, dict[Labels, float]]:
     return {name: {ENGINE: value} for name, value in of.items()}
 
 
-LOAD = {"finished_per_second": 10.0, "running_avg": 4.0, "waiting_avg": 4.0, "prompt_tokens_mean": 300.0}
+GAUGES = {"finished_per_second": 10.0, "running_avg": 4.0, "waiting_avg": 4.0, "prompt_tokens_mean": 300.0}
+LOAD = {**GAUGES, "residence_concurrency": 8.0}
 
 
 @pytest.mark.parametrize(
@@ -98,16 +99,30 @@ LOAD = {"finished_per_second": 10.0, "running_avg": 4.0, "waiting_avg": 4.0, "pr
     [
         ({}, True),
         ({"finished_per_second": 20.0}, True),  # as many clients, who are served sooner
-        ({"running_avg": 1.0, "waiting_avg": 0.0}, True),  # as many arrive, and are gone sooner
-        ({"finished_per_second": 20.0, "running_avg": 2.0, "waiting_avg": 0.0}, True),  # clients that think in between
-        ({"finished_per_second": 3.0, "running_avg": 1.0, "waiting_avg": 0.0}, False),
-        ({"finished_per_second": 20.0, "running_avg": 12.0}, False),
+        (
+            {"running_avg": 1.0, "waiting_avg": 0.0, "residence_concurrency": 1.0},
+            True,
+        ),  # as many arrive, and are gone sooner
+        (
+            {"finished_per_second": 20.0, "running_avg": 2.0, "waiting_avg": 0.0, "residence_concurrency": 2.0},
+            True,
+        ),  # clients that think in between
+        ({"finished_per_second": 3.0, "running_avg": 1.0, "waiting_avg": 0.0, "residence_concurrency": 1.0}, False),
+        ({"finished_per_second": 20.0, "running_avg": 12.0, "residence_concurrency": 16.0}, False),
         ({"prompt_tokens_mean": 600.0}, False),
+        # as many clients of a slower engine, whose requests wait in its API server, which no gauge counts
+        ({"finished_per_second": 5.0, "running_avg": 3.0, "waiting_avg": 0.0, "residence_concurrency": 8.2}, True),
+        ({"finished_per_second": 5.0, "running_avg": 3.0, "waiting_avg": 0.0, "residence_concurrency": 3.0}, False),
     ],
 )
 def test_a_like_load_is_as_many_that_come_or_as_many_that_are_there(after: dict[str, float], alike: bool) -> None:
     found = change_effect.unlike(ENGINE, values(**LOAD), values(**{**LOAD, **after}))
     assert (found == "") is alike
+
+
+def test_without_residence_gauges_alone_count() -> None:
+    less = {"finished_per_second": 5.0, "running_avg": 2.0, "waiting_avg": 1.0}
+    assert change_effect.unlike(ENGINE, values(**GAUGES), values(**{**GAUGES, **less}))
 
 
 def test_a_load_that_nobody_tells_is_not_alike() -> None:
