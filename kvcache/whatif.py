@@ -27,7 +27,8 @@ class ReplayPlan:
     capacities: blocks of one node, None for endless. host_blocks: of a second tier in each node's host memory, which is
     written whatever the first is given, and evicts by LRU; 0 for none. rate: the share of blocks that are looked at.
     horizon: seconds that a session stays active after a request, for the policy `priority`. prefill_rate: prompt tokens
-    that a node works off in a second, for routing by load; None for `routing.default_rate`.
+    that a node works off in a second, for routing by load; None for `routing.default_rate`. warm: the first so many
+    accesses fill the caches and are not counted in any rate, so that the rest does not begin with empty caches.
     """
 
     capacities: tuple[int | None, ...]
@@ -39,12 +40,15 @@ class ReplayPlan:
     host_blocks: int = 0
     horizon: float = 300.0
     prefill_rate: float | None = None
+    warm: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MAX_NODES:
             raise ValueError(f"{self.nodes} nodes: write 1 to {MAX_NODES}")
         if any(capacity is not None and capacity < 1 for capacity in self.capacities) or self.host_blocks < 0:
             raise ValueError("a cache has at least one block")
+        if self.warm < 0 or (self.warm and self.rate < 1):
+            raise ValueError("accesses that fill caches are counted from 0 and replayed with all blocks")
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def what_if(accesses: Accesses, plan: ReplayPlan) -> list[ReplayRow]:
     Raises SampleError for a sample that is too small, or of a policy or routing that has no correct one; ValueError for
     no accesses.
     """
-    if not accesses.references or not accesses.tokens.any():
+    if not accesses.start[-1] > accesses.start[min(plan.warm, len(accesses))] or not accesses.tokens[plan.warm :].any():
         raise ValueError("there is no block in these accesses")
     check_rate(plan.rate)
     if plan.rate < 1:
@@ -140,15 +144,16 @@ class _Division:
         self._accesses, self._codes, self._session, self._node, self._plan = accesses, codes, session, node, plan
         self.order: Ints | None = None
         self._first = np.zeros(1, dtype=np.int64)  # places at which nodes begin
-        tokens = accesses.tokens
+        self._counted = np.arange(len(accesses)) >= plan.warm
         node_start = None
         if node.any():
             self.order = np.argsort(node, kind="stable")
             ordered = node[self.order]
             self._first = np.flatnonzero(np.diff(ordered, prepend=-1))
             node_start = np.searchsorted(ordered, ordered, side="left")
-            tokens = tokens[self.order]
-        self._tokens = tokens
+        if self.order is not None:
+            self._counted = self._counted[self.order]
+        self._tokens = accesses.tokens if self.order is None else accesses.tokens[self.order]
         self._lru = PrefixLru(accesses.start, codes, self.order, node_start)
         self._known: dict[int | None, _Hits] = {}
         self._host_depth: Ints | None = None
@@ -181,6 +186,8 @@ class _Division:
 
     def sums(self, depth: Ints, first: int = 0) -> _Hits:
         """Of the rows from place `first` on, which hit so many blocks each."""
+        if self._plan.warm:
+            depth = depth * self._counted[first : first + len(depth)]
         tokens = np.minimum(depth * self._accesses.block_size, self._tokens[first : first + len(depth)])
         return _Hits(float(tokens.sum()), float(depth.sum()))
 
@@ -230,7 +237,8 @@ class _Division:
     def row(self, policy: Policy, routing: Routing, capacity: int | None, first: _Hits, both: _Hits) -> ReplayRow:
         """The row of one combination."""
         plan, accesses = self._plan, self._accesses
-        prompts = int(accesses.tokens.sum())
+        prompts = int(accesses.tokens[plan.warm :].sum())
+        references = accesses.references - int(accesses.start[plan.warm])
         load = np.bincount(self._node, accesses.tokens, plan.nodes if routing != "pooled" else 1)
         return ReplayRow(
             policy=policy,
@@ -241,7 +249,7 @@ class _Division:
             sample_rate=plan.rate,
             seed=plan.seed,
             token_hit_rate=first.tokens / prompts,
-            block_hit_rate=first.blocks / accesses.references,
+            block_hit_rate=first.blocks / references,
             host_token_hit_rate=(both.tokens - first.tokens) / prompts if plan.host_blocks else None,
             prefill_tokens=round(prompts - both.tokens),
             load_max_over_mean=float(load.max() / load.mean()),
