@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +98,7 @@ class PrefixLru:
         if self._order is None:
             start = self._start[first : end + 1]
             return start - start[0], self._codes[start[0] : start[-1]]
-        start, codes = select_chains(self._start, self._codes, self._order[first:end])
+        start, codes = select_chains(self._start, cast(Ints, self._codes), self._order[first:end])
         return start, codes.astype(np.int32, copy=False)
 
     def row_of(self, place: Narrow) -> Ints:

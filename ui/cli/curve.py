@@ -67,7 +67,7 @@ def plot(rows: Sequence[ReplayRow], today: int | None) -> list[Text]:
 def _capacities(of: Lookups, sample: float) -> tuple[int | None, ...]:
     """Sizes evenly spaced by ratio, powers of two among them, up to all blocks that there are; today's; endless. Of a
     sample only sizes that it can estimate."""
-    blocks = np.count_nonzero(np.bincount(dense_codes(of.accesses.block)))
+    blocks = int(np.count_nonzero(np.bincount(dense_codes(of.accesses.block))))
     least = math.ceil(PER_OCTAVE * math.log2(MIN_ROOM / sample)) if 0 < sample < 1 else 0
     steps = range(least, math.floor(PER_OCTAVE * math.log2(max(blocks, 1))) + 1)
     sizes = {round(2 ** (step / PER_OCTAVE)) for step in steps} | ({of.today} if of.today is not None else set())
