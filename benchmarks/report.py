@@ -118,7 +118,20 @@ BENCHES: Mapping[str, Bench] = {
     ),
     "whatif": Bench(
         ("whatif",), (),
-        (Row("what-if, block references a second", "1 million", (r"slowest ([\d.]+) million", "{0} million, worst")),),
+        (
+            Row("what-if, block references a second", "1 million", (r"slowest ([\d.]+) million", "{0} million, worst")),
+            Row(
+                "what-if, exact hit rates inside a sample's 95% interval", "at least 93%",
+                (r"intervals: ([\d.]+)% inside at worst", "{0}%, the worst routing of three traces"),
+                holds=lambda found: _number(found[0]) >= 93.0,
+            ),
+            Row(
+                "what-if, 100 million references", "0.3 CPU s a million, 1,000 MB",
+                (r"replay, 3 capacities +([\d.]+) CPU s a million, ([\d,]+) MB", "{0} CPU s a million, {1} MB"),
+                (r"C\+\+, 1,000,000 blocks +([\d.]+) CPU s", "an LRU list in C++, one capacity: {0}"),
+                holds=lambda found: _number(found[0]) <= 0.3 and _number(found[1]) <= 1000,
+            ),
+        ),
     ),
     "triage": Bench(
         ("report", "--triage"), (),

@@ -4,6 +4,10 @@ A replay takes the place of what the reuse curve in `kvitals.diagnoser.predictio
 look-ups and knows LRU alone, and two predictions of one thing would differ. What is told is anchored at the hits that
 there are: to those is added what the replay gains. How far the replay of today's cache is from today's hits is the
 error.
+
+Counting begins once the larger cache has filled in the replay: from an empty cache both sizes miss alike, and the gain
+of a large one looks small. If the look-ups that are kept do not fill it, the reuse curve, which has seen all of them
+since the agent began, keeps its prediction; without a curve the replay's is a lower bound.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,8 +27,10 @@ from kvitals.rules.finding import Finding, LeverAdvice, PredictedValue, Triage
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import ReplaySpec
 
-MAX_REFERENCES = 50_000
-"""The latest that are replayed, some 30 ms each time."""
+MAX_REFERENCES = 1_000_000
+"""The latest that are replayed: all that a ledger keeps, some 0.2 s of CPU for all engines and sizes."""
+MAX_EXACT_REFERENCES = 200_000
+"""The latest for another eviction or routing, which are replayed block by block."""
 KEPT_SECONDS = 300.0
 """How long a replay's outcome is told before it is made anew: an agent's documents come often."""
 MIN_LOOKUPS = 100
@@ -36,7 +42,8 @@ GROUPS = ("causes", "symptoms", "telemetry", "notes")
 
 class Gain(NamedTuple):
     """hit: share of prompt tokens that the look-ups hit. now, then: what replays of today's cache and of the other one
-    hit. start, end: of the look-ups, seconds since the epoch."""
+    hit. start, end: of the look-ups that are counted, seconds since the epoch. filled: earlier ones filled the other
+    cache."""
 
     hit: float
     now: float
@@ -44,6 +51,7 @@ class Gain(NamedTuple):
     lookups: int
     start: float
     end: float
+    filled: bool
 
     @property
     def to(self) -> float:
@@ -117,15 +125,19 @@ def _advice(
     found = replayed.gain(finding, advice, how)
     if found is None:
         return advice
+    if not found.filled and how.policy == "lru" and any(one.metric == metric for one in advice.predicted):
+        return advice
     start, end = (datetime.fromtimestamp(t, UTC) for t in (found.start, found.end))
+    begun = "after earlier ones filled the caches" if found.filled else "which do not fill the larger cache"
     method = (
         f"The latest {found.lookups:,} look-ups, {start:%Y-%m-%d %H:%M:%S} to {end:%H:%M:%S} UTC, replayed"
-        f" {_words(how)}: {_percent(found.now)} become {_percent(found.then)}. The replay of today's cache differs by"
-        f" {points(found.error)} from the hits that were seen."
+        f" {_words(how)}, {begun}: {_percent(found.now)} become {_percent(found.then)}."
+        f" The replay of today's cache differs by {points(found.error)} from the hits that were seen."
     )
-    text = f"{_percent(found.hit)} → about {_percent(found.to)}, give or take {points(found.error)}"
+    bound: Literal["about", "at least"] = "about" if found.filled else "at least"
+    text = f"{_percent(found.hit)} → {bound} {_percent(found.to)}, give or take {points(found.error)}"
     told = PredictedValue(
-        metric, TITLES.get(metric, TITLES[""]), found.hit, found.to, "ratio", "about", found.error, method, text
+        metric, TITLES.get(metric, TITLES[""]), found.hit, found.to, "ratio", bound, found.error, method, text
     )
     others = [one for one in advice.predicted if one.metric != metric]
     return msgspec.structs.replace(advice, predicted=[told, *others])
@@ -151,7 +163,7 @@ class _Replayed:
 
     def __init__(self, of: RecordedLookups) -> None:
         self._of = of
-        self._rates: dict[tuple[str, int, str], float] = {}
+        self._rates: dict[tuple[str, int, int, str, int], float] = {}
         self._routings: dict[str, Gain | None] = {}
 
     def gain(self, finding: Finding, advice: LeverAdvice, how: ReplaySpec) -> Gain | None:
@@ -162,39 +174,67 @@ class _Replayed:
         engine = finding.entity.labels.get("engine", "")
         pool = self._of.pools.get(engine, 0)
         times = _times(advice, how)
-        accesses = self._accesses(engine) if pool and times else None
+        most = MAX_REFERENCES if how.policy == "lru" else MAX_EXACT_REFERENCES
+        accesses = self._accesses(engine, most) if pool and times else None
         if accesses is None or times is None:
             return None
-        now = self._rate(accesses, engine, pool, "lru")
-        then = self._rate(accesses, engine, max(1, int(pool * times)), how.policy)
-        return _anchored([accesses], now, then)
+        blocks = max(1, int(pool * times))
+        warm, filled = warm_rows(accesses, max(blocks, pool))
+        now = self._rate(accesses, engine, pool, "lru", warm)
+        then = self._rate(accesses, engine, blocks, how.policy, warm)
+        return _anchored([_from(accesses, warm)], now, then, filled)
 
     def _routed(self, how: ReplaySpec) -> Gain | None:
         """Of all engines, each a node with the blocks of the smallest, instead of as requests came to them."""
-        parts = {name: one for name in self._of.pools if (one := self._accesses(name)) is not None}
+        parts = {name: one for name in self._of.pools if (one := self._accesses(name, MAX_REFERENCES)) is not None}
         if len(parts) < 2:
             return None
         pool = min(self._of.pools[name] for name in parts)
-        tokens = np.array([float(one.tokens.sum()) for one in parts.values()])
-        rates = np.array([self._rate(one, name, self._of.pools[name], "lru") for name, one in parts.items()])
         latest = max(float(one.time[0]) for one in parts.values())
-        together = _tail(self._of.accesses.select(since=latest))
-        if not together.references:
+        together = _tail(self._of.accesses.select(since=latest), MAX_EXACT_REFERENCES)
+        if len(together) < MIN_LOOKUPS:
             return None
-        plan = ReplayPlan(capacities=(pool,), nodes=len(parts), routings=(how.routing,))  # type: ignore[arg-type]
+        warm, filled = warm_rows(together, pool * len(parts))
+        since = float(together.time[warm])
+        rows = {name: int(np.searchsorted(one.time, since)) for name, one in parts.items()}
+        parts = {name: one for name, one in parts.items() if _from(one, rows[name]).tokens.any()}
+        if len(parts) < 2 or not _from(together, warm).references:
+            return None
+        tokens = np.array([float(one.tokens[rows[name] :].sum()) for name, one in parts.items()])
+        rates = np.array(
+            [self._rate(one, name, self._of.pools[name], "lru", rows[name]) for name, one in parts.items()]
+        )
+        plan = ReplayPlan((pool,), nodes=len(parts), routings=(how.routing,), warm=warm)  # type: ignore[arg-type]
         then = what_if(together, plan)[0].token_hit_rate
-        return _anchored(list(parts.values()), float((rates * tokens).sum() / tokens.sum()), then)
+        counted = [_from(one, rows[name]) for name, one in parts.items()]
+        return _anchored(counted, float((rates * tokens).sum() / tokens.sum()), then, filled)
 
-    def _accesses(self, engine: str) -> Accesses | None:
-        found = _tail(self._of.accesses.select(engine=engine))
+    def _accesses(self, engine: str, most: int) -> Accesses | None:
+        found = _tail(self._of.accesses.select(engine=engine), most)
         return found if len(found) >= MIN_LOOKUPS and found.references and found.tokens.any() else None
 
-    def _rate(self, accesses: Accesses, engine: str, blocks: int, policy: str) -> float:
-        key = engine, blocks, policy
+    def _rate(self, accesses: Accesses, engine: str, blocks: int, policy: str, warm: int) -> float:
+        key = engine, len(accesses), blocks, policy, warm
         if key not in self._rates:
-            plan = ReplayPlan(capacities=(blocks,), policies=(policy,))  # type: ignore[arg-type]
-            self._rates[key] = what_if(accesses, plan)[0].token_hit_rate
+            plan = ReplayPlan((blocks,), policies=(policy,), warm=warm)  # type: ignore[arg-type]
+            self._rates[key] = what_if(accesses, plan)[0].token_hit_rate if _from(accesses, warm).references else 0.0
         return self._rates[key]
+
+
+def warm_rows(accesses: Accesses, blocks: int) -> tuple[int, bool]:
+    """The look-ups that fill a cache of so many blocks, and whether they do: at least a quarter is left to count.
+    Otherwise half of them, where that leaves enough."""
+    _, first = np.unique(accesses.block, return_index=True)
+    if len(first) >= blocks:
+        reference = int(np.partition(first, blocks - 1)[blocks - 1])
+        row = int(np.searchsorted(accesses.start, reference, side="right"))
+        if row <= len(accesses) * 3 // 4:
+            return row, True
+    return (len(accesses) // 2 if len(accesses) >= 2 * MIN_LOOKUPS else 0), False
+
+
+def _from(accesses: Accesses, row: int) -> Accesses:
+    return accesses.take(np.arange(row, len(accesses)))
 
 
 def _times(advice: LeverAdvice, how: ReplaySpec) -> float | None:
@@ -210,7 +250,7 @@ def _times(advice: LeverAdvice, how: ReplaySpec) -> float | None:
         return None
 
 
-def _anchored(parts: Iterable[Accesses], now: float, then: float) -> Gain | None:
+def _anchored(parts: Iterable[Accesses], now: float, then: float, filled: bool) -> Gain | None:
     """What replays of some look-ups gain, beside what these hit."""
     several = list(parts)
     known = [one.hit >= 0 for one in several]
@@ -219,12 +259,12 @@ def _anchored(parts: Iterable[Accesses], now: float, then: float) -> Gain | None
         return None
     hit = sum(int(one.hit[rows].sum()) * one.block_size for one, rows in zip(several, known, strict=True)) / tokens
     start, end = min(float(one.time[0]) for one in several), max(float(one.time[-1]) for one in several)
-    return Gain(hit, now, then, sum(map(len, several)), start, end)
+    return Gain(hit, now, then, sum(map(len, several)), start, end, filled)
 
 
-def _tail(accesses: Accesses) -> Accesses:
+def _tail(accesses: Accesses, most: int) -> Accesses:
     """The latest, with so many references at most."""
-    if accesses.references <= MAX_REFERENCES:
+    if accesses.references <= most:
         return accesses
-    first = int(np.searchsorted(accesses.start, accesses.references - MAX_REFERENCES))
-    return accesses.take(np.arange(first, len(accesses)))
+    first = int(np.searchsorted(accesses.start, accesses.references - most))
+    return _from(accesses, first)

@@ -110,7 +110,7 @@ class Accesses:
     def take(self, rows: npt.NDArray[np.intp]) -> Accesses:
         """The rows of these numbers, which must be in order of time."""
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
-        start, block = _chains(self.start, self.block, rows)
+        start, block = select_chains(self.start, self.block, rows)
         return replace(self, **columns, start=start, block=block)
 
 
@@ -138,7 +138,7 @@ def in_order(
     """Accesses from `columns` (all of COLUMNS) and chains that are in any order of time."""
     if (np.diff(columns["time"]) < 0).any():
         order = np.argsort(columns["time"], kind="stable")
-        start, block = _chains(start, block, order)
+        start, block = select_chains(start, block, order)
         columns = {name: column[order] for name, column in columns.items()}
     return Accesses(**columns, start=start, block=block, engines=engines, tenants=tenants, block_size=block_size)
 
@@ -245,7 +245,7 @@ class Builder:
         return in_order(columns, start, block, self._block_size, tuple(self._engines), tuple(self._tenants))
 
 
-def _chains(start: Ints, block: Ints, rows: npt.NDArray[np.intp]) -> tuple[Ints, Ints]:
+def select_chains(start: Ints, block: Ints, rows: npt.NDArray[np.intp]) -> tuple[Ints, Ints]:
     """`start` and `block` of these rows, in that order."""
     lengths = np.diff(start)[rows]
     chosen = np.concatenate(([0], np.cumsum(lengths)))

@@ -38,7 +38,7 @@ def stack_distances(start: Ints, block: Ints, weight: Floats) -> Floats:
     seen = np.flatnonzero(before_row >= 0)
     p = before_row[seen]
     distance = np.full(len(block), NEVER)
-    others = _weight_below(before, of_weight, start[row[seen]], p) - so_far[p] - of_weight[seen]
+    others = weight_below(before, of_weight, start[row[seen]], p) - so_far[p] - of_weight[seen]
     distance[seen] = others + 1  # it is there itself, whatever it stands for
     return _running_max(distance[place], row, start)
 
@@ -70,7 +70,7 @@ def _previous(touched: Ints, row: Ints) -> tuple[Ints, Ints]:
     return found[0], found[1]
 
 
-def _weight_below(value: Ints, weight: Floats, end: Ints, bound: Ints) -> Floats:
+def weight_below(value: Ints, weight: Floats, end: Ints, bound: Ints) -> Floats:
     """For each query the weight of all `value[:end]` below `bound`, by a wavelet matrix built and asked level by level.
 
     Values are from -1 on. F. Claude, G. Navarro, G. Ordonez, "The wavelet matrix", Information Systems 47, 2015.

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvitals.kvcache.accesses import Accesses, Floats, Ints, concatenate
 from kvitals.kvcache.distances import stack_distances
-from kvitals.kvcache.sampling import GROUPS, HOT_SHARE, MIN_REFERENCES, Bools, choose_blocks, hash_ids, jackknife, whole
+from kvitals.kvcache.sampling import GROUPS, MIN_REFERENCES, STUDENT, Bools, choose_blocks, hash_ids
 
 MAX_BLOCKS = 65_536
 """Blocks remembered by default: 2 MB, and 20 MB for the moment in which a batch is counted."""
@@ -19,14 +19,17 @@ MAX_HOT = 512
 """Blocks that are counted exactly in a sample, at most."""
 
 _HOT_HALF_LIFE = 5000  # requests
-_HOT_LEAST = 20  # requests
+_HOT_LEAST = 40  # requests
+_HOT_SHARE = 0.1
+"""Of requests. A block that becomes hot was not held before, which counts as a miss: with a hundredth, the blocks of
+each agent's session became hot in turn, and hit rates of agents were 4 points low."""
 
 
 @dataclass(frozen=True)
 class Curve:
     """What LRU caches of these many blocks would have hit, as shares of prompt tokens.
 
-    error: how far each may be off by the chance of sampling, two standard errors; 0 where all blocks are looked at.
+    error: half width of the 95% interval for the chance of sampling; 0 where all blocks are counted.
     attainable: of the largest capacity that is remembered. references: block references that it rests on, with older
     ones fading; rate: the share of blocks looked at.
     """
@@ -76,9 +79,11 @@ class ReuseCurve:
         self._references = 0.0
         self._tokens = 0.0  # of all prompts, in blocks or not
         self._cold_tokens = 0.0  # of all blocks but the hottest
-        self._sampled = np.zeros(GROUPS)  # of those in the sample, by group of their blocks
-        self._hits = np.zeros((GROUPS, bins))  # of those in the sample, by the capacity from which on they hit
-        self._hot_hits = np.zeros(bins)
+        # Of the sample and then of each of its groups: tokens that are not hot, and hits by the capacity from which on.
+        parts = 1 if self.rate == 1 else 1 + GROUPS
+        self._sampled = np.zeros(parts)
+        self._hits = np.zeros((parts, bins))
+        self._hot_hits = np.zeros((parts, bins))
 
     def feed(self, accesses: Accesses) -> None:
         """Accesses later than those before. Most calls only keep them for a batch."""
@@ -96,11 +101,12 @@ class ReuseCurve:
         if self._references * self.rate < MIN_REFERENCES or not self._tokens:
             return None
         edges = np.arange(self._hits.shape[1]) / _BINS_PER_OCTAVE
-        cold = self._cold_tokens / max(float(self._sampled.sum()), 1e-9)
-        hits = np.cumsum(self._hot_hits) + np.cumsum(self._hits.sum(axis=0)) * cold
-        error = np.zeros(len(hits))
+        cold = self._cold_tokens / np.maximum(self._sampled, 1e-9)[:, None]
+        parts = np.cumsum(self._hot_hits, axis=1) + np.cumsum(self._hits, axis=1) * cold
+        hits, error = parts[0], np.zeros(parts.shape[1])
         if self.rate < 1:
-            error = self._cold_tokens * jackknife(np.cumsum(self._hits, axis=1), self._sampled)
+            chance = STUDENT * parts[1:].std(axis=0, ddof=1) / np.sqrt(GROUPS)
+            error = np.hypot(chance, parts[1:].mean(axis=0) - hits)
         capacity, last = np.unique(np.floor(2**edges + 1e-9).astype(np.int64), return_index=True)
         rate, error = hits[last] / self._tokens, error[last] / self._tokens
         return Curve(capacity, rate, error, float(rate[-1]), self._references, self.rate)
@@ -122,44 +128,61 @@ class ReuseCurve:
         self._time = now
 
     def _count(self, batch: Accesses) -> None:
-        stream = whole(batch)
-        hashes = hash_ids(stream.block, self._seed)
-        hot = self._hot.among(stream.block, len(batch)) if self.rate < 1 else np.ones(len(stream.block), dtype=bool)
+        hashes = hash_ids(batch.block, self._seed)
+        hot = self._hot.among(batch.block, len(batch)) if self.rate < 1 else np.ones(len(hashes), dtype=bool)
+        tokens = _block_tokens(batch)
         self._references += batch.references
         self._tokens += float(batch.tokens.sum())
-        self._cold_tokens += float(stream.tokens[~hot].sum())
+        self._cold_tokens += float(tokens[~hot].sum())
         keep = np.flatnonzero(hot | choose_blocks(hashes, self.rate))
-        block, tokens, hot, group = (
-            stream.block[keep],
-            stream.tokens[keep],
-            hot[keep],
-            (hashes[keep] % GROUPS).astype(int),
-        )
-        start = np.searchsorted(keep, stream.start)
-        bin_ = self._bins(start, block)
-        self._sampled += np.bincount(group[~hot], tokens[~hot], GROUPS)
-        within = bin_ < self._hits.shape[1]
-        np.add.at(self._hits, (group[within & ~hot], bin_[within & ~hot]), tokens[within & ~hot])
-        np.add.at(self._hot_hits, bin_[within & hot], tokens[within & hot])
+        start, block = np.searchsorted(keep, batch.start), batch.block[keep].astype(np.int64)
+        self._add(0, start, block, tokens[keep], hot[keep], 1.0)
+        if self.rate < 1:
+            group = hashes[keep] % GROUPS
+            for part in range(GROUPS):
+                mine = hot[keep] | (group == part)
+                own = np.concatenate(([0], np.cumsum(mine)))[start]
+                self._add(1 + part, own, block[mine], tokens[keep][mine], hot[keep][mine], GROUPS)
+        self._hold(start, block)
 
-    def _bins(self, start: Ints, block: Ints) -> Ints:
-        """From which capacity on each reference hits; and what is held from now on."""
-        before = len(self._held)
+    def _add(self, part: int, start: Ints, block: Ints, tokens: Floats, hot: Bools, times: float) -> None:
+        """Counts references to all sampled blocks or to those of a group, each of which stands for `times` as many."""
+        held = self._held
+        if part:
+            held = held[self._hot.has(held) | (hash_ids(held, self._seed) % GROUPS == part - 1)]
+        bin_ = self._bins(start, block, held, times)
+        within = bin_ < self._hits.shape[1]
+        self._sampled[part] += tokens[~hot].sum()
+        np.add.at(self._hits[part], bin_[within & ~hot], tokens[within & ~hot])
+        np.add.at(self._hot_hits[part], bin_[within & hot], tokens[within & hot])
+
+    def _bins(self, start: Ints, block: Ints, held: Ints, times: float) -> Ints:
+        """From which capacity on each reference hits."""
         # What is held is as if one request had touched it, from the longest ago on.
-        starts = np.concatenate(([0], start + before))
-        blocks = np.concatenate((self._held[::-1], block))
-        weight = np.ones(len(blocks)) if self.rate == 1 else np.where(self._hot.has(blocks), 1.0, 1 / self.rate)
-        distance = stack_distances(starts, blocks, weight)[before:]
-        row = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        touched = np.empty(len(blocks), dtype=np.int64)
-        touched[starts[row] + starts[row + 1] - 1 - np.arange(len(blocks))] = blocks
-        latest, from_end = np.unique(touched[::-1], return_index=True)
-        self._held = latest[np.argsort(-from_end)][-self._max_blocks :]
+        starts = np.concatenate(([0], start + len(held)))
+        blocks = np.concatenate((held[::-1], block))
+        weight = np.ones(len(blocks)) if self.rate == 1 else np.where(self._hot.has(blocks), 1.0, times / self.rate)
+        distance = stack_distances(starts, blocks, weight)[len(held) :]
         return np.ceil(np.log2(np.minimum(distance, _FAR)) * _BINS_PER_OCTAVE - 1e-9).astype(np.int64)
+
+    def _hold(self, start: Ints, block: Ints) -> None:
+        """Remember the blocks touched last."""
+        row = np.repeat(np.arange(len(start) - 1), np.diff(start))
+        touched = np.empty(len(block), dtype=np.int64)
+        touched[start[row] + start[row + 1] - 1 - np.arange(len(block))] = block
+        latest, from_end = np.unique(np.concatenate((self._held, touched))[::-1], return_index=True)
+        self._held = latest[np.argsort(-from_end)][-self._max_blocks :]
+
+
+def _block_tokens(accesses: Accesses) -> Floats:
+    """The tokens of the prompt in each block."""
+    row = np.repeat(np.arange(len(accesses)), accesses.lengths)
+    before = (np.arange(accesses.references) - accesses.start[row]) * accesses.block_size
+    return np.clip(accesses.tokens[row] - before, 0, accesses.block_size).astype(np.float64)
 
 
 class _Hot:
-    """Blocks in at least one request in a hundred, of late; at most MAX_HOT."""
+    """Blocks in at least one request in ten, of late; at most MAX_HOT: beginnings that many sessions share."""
 
     def __init__(self) -> None:
         self._candidate: Ints = np.zeros(0, dtype=np.int64)
@@ -176,7 +199,7 @@ class _Hot:
         total = np.bincount(place, np.concatenate((self._requests * left, count))).astype(np.float64)
         most = np.argsort(-total, kind="stable")[: 4 * MAX_HOT]
         self._candidate, self._requests = merged[most], total[most]
-        hot = self._requests[:MAX_HOT] >= max(HOT_SHARE * self._all, _HOT_LEAST)
+        hot = self._requests[:MAX_HOT] >= max(_HOT_SHARE * self._all, _HOT_LEAST)
         self._block = self._candidate[:MAX_HOT][hot]
         return self.has(block)
 

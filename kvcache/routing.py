@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from kvitals.kvcache.accesses import Accesses, Ints
 from kvitals.kvcache.eviction import Cache
-from kvitals.kvcache.sampling import ReferenceStream, hash_ids
+from kvitals.kvcache.sampling import hash_ids
 
 Routing = Literal["round-robin", "least-loaded", "sticky", "prefix", "pooled"]
 ROUTINGS: tuple[Routing, ...] = ("round-robin", "least-loaded", "sticky", "prefix", "pooled")
@@ -78,21 +79,20 @@ def assign_nodes(routing: Routing, accesses: Accesses, session: Ints, nodes: int
 
 
 def by_prefix(
-    accesses: Accesses, stream: ReferenceStream, session: Ints, caches: Sequence[Cache], rate: float
+    accesses: Accesses, codes: npt.NDArray[np.int32], session: Ints, caches: Sequence[Cache], rate: float
 ) -> tuple[Ints, Ints]:
-    """The node of each access and how many of its blocks in `stream` hit there, for a router that knows all caches.
+    """The node of each access and how many of its blocks hit there, for a router that knows all caches. codes: ids.
 
     The node with the longest prefix, of several such the least loaded, if the prefix is over LONG_PREFIX of the chain
     and the node's load within LOAD_CAP; else the least loaded node.
     """
     loads = Loads(len(caches), rate)
     node, hits = np.zeros(len(accesses), dtype=np.int64), np.zeros(len(accesses), dtype=np.int64)
-    block, start = stream.block.tolist(), stream.start.tolist()
     rows = zip(accesses.time.tolist(), accesses.tokens.tolist(), session.tolist(), strict=True)
     for row, (time, tokens, of) in enumerate(rows):
         loads.advance(time)
         load = loads.outstanding.tolist()
-        chain = block[start[row] : start[row + 1]]
+        chain = codes[accesses.start[row] : accesses.start[row + 1]].tolist()
         held = [cache.leading(chain) for cache in caches]
         most = LOAD_CAP * sum(load) / len(load) + tokens
         best = max(range(len(load)), key=lambda one: (held[one], -load[one]))

@@ -1,13 +1,17 @@
-"""Some of the blocks for all of them: what is looked at, what each stands for, and how far off the result may be.
+"""LRU caches estimated from some of the blocks, and intervals for what chance may have done.
 
 A block is in the sample by its hash, so that all references to it are in or none, and for every engine alike (SHARDS:
-C. Waldspurger et al., FAST 2015). That respects prefixes: a request touches heads after tails, so that a block of a
-chain is evicted only when all behind it are, and whether it hits can be told without the others. The *hottest* blocks,
-those in at least one request in a hundred, are always in and stand for themselves: a system prompt that is in or out by
-chance would spoil the rest. The others stand for 1/rate blocks.
+C. Waldspurger et al., FAST 2015). The *hottest* blocks, those in at least one request in a hundred, are always in: a
+system prompt that is in or out by chance would spoil the rest. Each block has a weight in the cache: 1 for a hot one,
+1/rate for any other.
 
-What an endless cache would hit is counted for all blocks, which is cheap, and the sample tells only which share of that
-a smaller cache hits (a ratio estimate), so that its curve ends where the exact one does.
+What an endless cache hits is counted for all blocks, and the sample gives the share of it that a smaller cache hits (a
+ratio estimate), so that its curve ends where the exact one does.
+
+Only LRU is sampled. A request touches all of its blocks, tails before heads, so that a block of a chain is evicted
+after all behind it, and a sampled block hits whatever blocks beside it are not in the sample. Under FIFO and priority a
+head can leave before its tail; under LFU the counts of a cache that is small or full of hot blocks depend on each
+eviction; routing by prefix compares whole chains. Their replays are exact or refused.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvitals.kvcache.accesses import Accesses, Floats, Ints
-from kvitals.kvcache.distances import seen_before
+from kvitals.kvcache.distances import stack_distances
 
 Bools = npt.NDArray[np.bool_]
 
@@ -27,28 +31,30 @@ MAX_HOT = 4096
 
 MIN_REFERENCES = 1000
 """Fewer sampled references make no estimate: the standard error of a share could be over 1.6 points."""
+MIN_ROOM = 64
+"""Sampled blocks for which a cache must have room: a smaller one holds a few blocks by chance."""
 
-GROUPS = 32
-"""Of blocks by hash, to see how much chance there is in a result."""
+GROUPS = 8
+"""Independent parts of a sample. Each estimates on its own; how far they are apart gives the interval."""
+STUDENT = 3.0
+"""Standard errors in the half width. Student's t for GROUPS - 1 degrees of freedom has 2.4 at 95%; hits of groups are
+skewed, and with 2.4 the measured coverage (`make bench BENCH=whatif`) was 85% for the largest caches."""
+
+_CHUNK = 1 << 22
 
 
 class SampleError(ValueError):
-    """A sample that tells nothing; the message says how large one would."""
+    """A sample that has no answer; the message states what has."""
 
 
 @dataclass(frozen=True)
 class ReferenceStream:
-    """The block references to replay, one cell each but for `start`, and what they stand for.
-
-    weight: blocks of the cache. tokens, blocks: of all references, as those before them in the chain do count when this
-    one hits. hot: stands for itself alone. group: of its block, by hash, to see how much chance there is in the result.
-    """
+    """Block references, one cell each but for `start`. tokens: of the prompt in the block. hot: in every sample. group:
+    of its block, by hash, below GROUPS."""
 
     start: Ints
     block: Ints
-    weight: Floats
     tokens: Floats
-    blocks: Floats
     hot: Bools
     group: Ints
     rate: float
@@ -58,53 +64,66 @@ class ReferenceStream:
         """The access of each reference."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
+    @property
+    def weight(self) -> Floats:
+        """Blocks of the cache that each reference's block stands for."""
+        return np.where(self.hot, 1.0, 1 / self.rate)
+
 
 @dataclass(frozen=True)
-class SampledSum:
-    """A sum over all references, and how far off it may be (twice its standard error; 0 where all were counted)."""
+class SampledHits:
+    """Tokens and blocks that a cache hits, and the half width of the 95% interval of the tokens."""
 
-    value: float
+    tokens: float
+    blocks: float
     error: float
 
 
-def whole(accesses: Accesses) -> ReferenceStream:
-    """All references."""
-    row = np.repeat(np.arange(len(accesses)), accesses.lengths)
-    before = (np.arange(accesses.references) - accesses.start[row]) * accesses.block_size
-    tokens = np.clip(accesses.tokens[row] - before, 0, accesses.block_size).astype(np.float64)
-    ones = np.ones(accesses.references)
-    nothing = np.zeros(accesses.references, dtype=np.int64)
-    return ReferenceStream(accesses.start, accesses.block, ones, tokens, ones, nothing == 0, nothing, 1.0)
-
-
-def sample_references(stream: ReferenceStream, rate: float, seed: int) -> ReferenceStream:
-    """References to the hottest blocks and to a share of the others. Raises SampleError for one that is too small."""
-    if not 0 < rate <= 1:
-        raise SampleError(f"a sample of {rate:g}; write a share above 0 and up to 1")
-    if rate == 1:
-        return stream
-    hashes = hash_ids(stream.block, seed)
-    _, code, count = np.unique(stream.block, return_inverse=True, return_counts=True)
-    least = max(HOT_SHARE * (len(stream.start) - 1), np.sort(count)[-MAX_HOT:][0], 2)
-    hot = (count >= least)[code]
-    by_chance = choose_blocks(hashes, rate) & ~hot
-    seen = int(by_chance.sum())
+def sample_references(accesses: Accesses, codes: npt.NDArray[np.int32], rate: float, seed: int) -> ReferenceStream:
+    """References to the hottest blocks and to a share of the others. codes: as of `prefix_lru.dense_codes`. Raises
+    SampleError for a sample that is too small."""
+    check_rate(rate)
+    count = np.bincount(codes)
+    least = max(HOT_SHARE * len(accesses), np.sort(count)[-MAX_HOT:][0], 2)
+    hot = count >= least
+    kept, hashes = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.uint64)]
+    for at in range(0, len(codes), _CHUNK):
+        hashed = hash_ids(accesses.block[at : at + _CHUNK], seed)
+        chosen = np.flatnonzero(hot[codes[at : at + _CHUNK]] | choose_blocks(hashed, rate))
+        kept.append(chosen + at)
+        hashes.append(hashed[chosen])
+    keep, hashed = np.concatenate(kept), np.concatenate(hashes)
+    is_hot = hot[codes[keep]]
+    seen = int((~is_hot).sum())
     if seen < MIN_REFERENCES:
-        enough = (~hot).sum() > MIN_REFERENCES
-        advice = f"sample {min(1.0, rate * MIN_REFERENCES / max(seen, 1)):.2g} or more" if enough else "look at all"
-        raise SampleError(f"{seen:,} block references in a sample of {rate:g} tell too little: {advice}")
-    keep = np.flatnonzero(hot | by_chance)
-    weight = np.where(hot, 1.0, 1 / rate)[keep]
+        enough = len(codes) - count[hot].sum() > MIN_REFERENCES
+        advice = f"sample {min(1.0, rate * MIN_REFERENCES / max(seen, 1)):.2g} or more" if enough else "use all blocks"
+        raise SampleError(f"{seen:,} block references in a sample of {rate:g} are too few: {advice}")
+    row = np.searchsorted(accesses.start, keep, side="right") - 1
+    before = (keep - accesses.start[row]) * accesses.block_size
     return ReferenceStream(
-        start=np.searchsorted(keep, stream.start),
-        block=stream.block[keep],
-        weight=weight,
-        tokens=stream.tokens[keep] * weight,
-        blocks=weight,
-        hot=hot[keep],
-        group=(hashes[keep] % GROUPS).astype(np.int64),
+        start=np.searchsorted(keep, accesses.start),
+        block=codes[keep].astype(np.int64),
+        tokens=np.clip(accesses.tokens[row] - before, 0, accesses.block_size).astype(np.float64),
+        hot=is_hot,
+        group=(hashed % GROUPS).astype(np.int64),
         rate=rate,
     )
+
+
+def check_rate(rate: float) -> None:
+    """Raises SampleError."""
+    if not 0 < rate <= 1:
+        raise SampleError(f"a sample of {rate:g}; write a share above 0 and up to 1")
+
+
+def check_room(blocks: int, rate: float) -> None:
+    """Raises SampleError for a cache with room for too few sampled blocks."""
+    if blocks * rate < MIN_ROOM:
+        raise SampleError(
+            f"a cache of {blocks:,} blocks has room for {blocks * rate:.0f} blocks of a sample of {rate:g}:"
+            f" sample {min(1.0, np.ceil(100 * MIN_ROOM / blocks) / 100):g} or more"
+        )
 
 
 def divide_by_node(stream: ReferenceStream, node: Ints) -> ReferenceStream:
@@ -116,54 +135,54 @@ def divide_by_node(stream: ReferenceStream, node: Ints) -> ReferenceStream:
     return ReferenceStream(
         start=np.concatenate(([0], np.cumsum(np.diff(stream.start)[order]))),
         block=(code + node[row] * len(blocks))[keep],
-        weight=stream.weight[keep],
         tokens=stream.tokens[keep],
-        blocks=stream.blocks[keep],
         hot=stream.hot[keep],
         group=stream.group[keep],
         rate=stream.rate,
     )
 
 
-class Estimator:
-    """What hits add up to over all references, from a sample of them; `whole` and `sample` are of the same accesses."""
+class SampledLru:
+    """LRU caches of several sizes, estimated from a sample."""
 
-    def __init__(self, whole: ReferenceStream, sample: ReferenceStream) -> None:
-        self._sample = sample
-        self._all = seen_before(whole.start, whole.block)
-        self.attainable = self._all if sample is whole else seen_before(sample.start, sample.block)
-        self._tokens = float(whole.tokens[self._all].sum())
-        self._blocks = float(self._all.sum())
+    def __init__(self, sample: ReferenceStream, sizes: tuple[int, ...], tokens: float, blocks: float) -> None:
+        """tokens, blocks: what endless caches hit, of all references. Raises SampleError."""
+        for size in sizes:
+            check_room(size, sample.rate)
+        self._sizes = sizes
+        self._all = _Part(sample, np.ones(len(sample.block), dtype=bool), 1, sizes)
+        self._tokens, self._blocks = tokens, blocks
+        self._groups = [_Part(sample, sample.hot | (sample.group == g), GROUPS, sizes) for g in range(GROUPS)]
 
-    def token_hits(self, hit: Bools) -> SampledSum:
-        """Tokens; `hit` has a cell for each sampled reference."""
-        return self._estimate(hit, self._sample.tokens, self._tokens)
-
-    def block_hits(self, hit: Bools) -> SampledSum:
-        """Blocks."""
-        return self._estimate(hit, self._sample.blocks, self._blocks)
-
-    def _estimate(self, hit: Bools, size: Floats, attainable: float) -> SampledSum:
-        hot = float(size[hit & self._sample.hot].sum())
-        if self._sample.rate == 1:
-            return SampledSum(hot, 0.0)
-        cold = ~self._sample.hot
-        left = max(attainable - float(size[self.attainable & self._sample.hot].sum()), 0.0)
-        hits = _by_group(self._sample, size, hit & cold)
-        able = _by_group(self._sample, size, self.attainable & cold)
-        if not able.sum():
-            return SampledSum(hot, left)
-        return SampledSum(hot + left * float(hits.sum() / able.sum()), left * float(jackknife(hits[:, None], able)[0]))
+    def hits(self, size: int) -> SampledHits:
+        """What a cache of one of the sizes hits."""
+        at = self._sizes.index(size)
+        value = self._all.estimate(at, self._tokens, 0)
+        parts = np.array([group.estimate(at, self._tokens, 0) for group in self._groups])
+        # The spread of the groups is the chance; that they are off the whole in common is the bias of small samples.
+        error = np.hypot(STUDENT * parts.std(ddof=1) / np.sqrt(GROUPS), parts.mean() - value)
+        return SampledHits(value, self._all.estimate(at, self._blocks, 1), float(error))
 
 
-def jackknife(part: Floats, of: Floats) -> Floats:
-    """Two standard errors of sum(part) / sum(of), from groups that are alike but for chance: rows of `part`.
+class _Part:
+    """A part of a sample, in which a cold block stands for `times` as many blocks."""
 
-    By leaving out each group in turn (M. Quenouille, Biometrika 43, 1956).
-    """
-    without = (part.sum(axis=0) - part) / np.maximum(of.sum() - of, 1e-9)[:, None]
-    groups = len(of)
-    return np.asarray(2 * np.sqrt((groups - 1) / groups * ((without - without.mean(axis=0)) ** 2).sum(axis=0)))
+    def __init__(self, sample: ReferenceStream, keep: Bools, times: int, sizes: tuple[int, ...]) -> None:
+        start = np.concatenate(([0], np.cumsum(keep)))[sample.start]
+        hot, weight = sample.hot[keep], sample.weight[keep]
+        weight[~hot] *= times
+        distance = stack_distances(start, sample.block[keep], weight)
+        able = np.isfinite(distance)
+        self._sums = []  # of tokens and of blocks: hot, cold; each attainable and for each size
+        for worth in (sample.tokens[keep], np.ones(len(hot))):
+            hits = [able, *(distance <= size for size in sizes)]
+            self._sums.append([(float(worth[hit & hot].sum()), float(worth[hit & ~hot].sum())) for hit in hits])
+
+    def estimate(self, at: int, attainable: float, of: int) -> float:
+        """Hits of the size at this place; of: 0 for tokens, 1 for blocks."""
+        (hot_able, cold_able), (hot, cold) = self._sums[of][0], self._sums[of][1 + at]
+        left = max(attainable - hot_able, 0.0)
+        return hot + (left * cold / cold_able if cold_able else 0.0)
 
 
 def choose_blocks(hashes: npt.NDArray[np.uint64], rate: float) -> Bools:
@@ -171,13 +190,9 @@ def choose_blocks(hashes: npt.NDArray[np.uint64], rate: float) -> Bools:
     return hashes < np.uint64(rate * 2**64) if rate < 1 else np.ones(len(hashes), dtype=bool)
 
 
-def _by_group(stream: ReferenceStream, size: Floats, which: Bools) -> Floats:
-    return np.bincount(stream.group[which], size[which], GROUPS).astype(np.float64)
-
-
 def hash_ids(block: Ints, seed: int) -> npt.NDArray[np.uint64]:
     """A hash of each id (splitmix64)."""
-    x = block.astype(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
+    x = block.astype(np.int64).astype(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(x ^ (x >> np.uint64(31)))

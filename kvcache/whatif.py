@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from kvitals.kvcache.accesses import Accesses, Floats, Ints
-from kvitals.kvcache.distances import stack_distances
-from kvitals.kvcache.eviction import Policy, cache
+from kvitals.kvcache.accesses import Accesses, Ints
+from kvitals.kvcache.eviction import Cache, Policy, cache
+from kvitals.kvcache.prefix_lru import Narrow, PrefixLru, dense_codes
 from kvitals.kvcache.routing import Routing, assign_nodes, by_prefix, default_rate
-from kvitals.kvcache.sampling import Bools, Estimator, ReferenceStream, divide_by_node, sample_references, whole
+from kvitals.kvcache.sampling import SampledLru, SampleError, check_rate, divide_by_node, sample_references
 from kvitals.kvcache.sessions import sessions
 
 MAX_NODES = 1024
+_ROWS = 4096
+"""Requests whose chains are Python lists at a time."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class ReplayPlan:
     capacities: blocks of one node, None for endless. host_blocks: of a second tier in each node's host memory, which is
     written whatever the first is given, and evicts by LRU; 0 for none. rate: the share of blocks that are looked at.
     horizon: seconds that a session stays active after a request, for the policy `priority`. prefill_rate: prompt tokens
-    that a node works off in a second, for routing by load; None for `routing.default_rate`.
+    that a node works off in a second, for routing by load; None for `routing.default_rate`. warm: the first so many
+    accesses fill the caches and are not counted in any rate, so that the rest does not begin with empty caches.
     """
 
     capacities: tuple[int | None, ...]
@@ -36,12 +40,15 @@ class ReplayPlan:
     host_blocks: int = 0
     horizon: float = 300.0
     prefill_rate: float | None = None
+    warm: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MAX_NODES:
             raise ValueError(f"{self.nodes} nodes: write 1 to {MAX_NODES}")
         if any(capacity is not None and capacity < 1 for capacity in self.capacities) or self.host_blocks < 0:
             raise ValueError("a cache has at least one block")
+        if self.warm < 0 or (self.warm and self.rate < 1):
+            raise ValueError("accesses that fill caches are counted from 0 and replayed with all blocks")
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,8 @@ class ReplayRow:
 
     capacity_blocks: of one node, None for endless; `pooled` has that of all nodes in one cache. Rates are shares of all
     prompt tokens and of all blocks looked up; host_token_hit_rate those that the host tier would have had, None without
-    one. prefill_tokens: what is left to compute. load_max_over_mean: of the prompt tokens sent to each node. error: how
-    far token_hit_rate may be off by the chance of sampling (two standard errors), 0 where all blocks were looked at.
+    one. prefill_tokens: what is left to compute. load_max_over_mean: of the prompt tokens sent to each node. error:
+    half the width of the 95% interval of token_hit_rate for the chance of sampling, 0 where all blocks were replayed.
     """
 
     policy: Policy
@@ -70,124 +77,169 @@ class ReplayRow:
 
 
 def what_if(accesses: Accesses, plan: ReplayPlan) -> list[ReplayRow]:
-    """A row for each routing, policy and capacity, in this order. Raises SampleError; ValueError for no accesses."""
-    if not accesses.references or not accesses.tokens.any():
+    """A row for each routing, policy and capacity, in this order.
+
+    Raises SampleError for a sample that is too small, or of a policy or routing that has no correct one; ValueError for
+    no accesses.
+    """
+    if not accesses.start[-1] > accesses.start[min(plan.warm, len(accesses))] or not accesses.tokens[plan.warm :].any():
         raise ValueError("there is no block in these accesses")
+    check_rate(plan.rate)
+    if plan.rate < 1:
+        unsampled = [name for name in (*plan.policies, *plan.routings) if name in EXACT_ONLY]
+        if unsampled:
+            raise SampleError(
+                f"{', '.join(unsampled)} cannot be estimated from a sample: use all blocks,"
+                " or lru with another routing than prefix"
+            )
     return list(_rows(accesses, plan))
 
 
+EXACT_ONLY = ("lfu", "fifo", "priority", "prefix")
+"""Policies and routings that are replayed with all blocks only; `kvitals.kvcache.sampling` states why."""
+
+
 def _rows(accesses: Accesses, plan: ReplayPlan) -> Iterator[ReplayRow]:
-    everything = whole(accesses)
-    sample = sample_references(everything, plan.rate, plan.seed)
-    session = sessions(accesses) if {"sticky", "prefix"} & set(plan.routings) or "priority" in plan.policies else None
-    session = accesses.session if session is None else session
+    codes = dense_codes(accesses.block)
+    by_session = {"sticky", "prefix"} & set(plan.routings) or "priority" in plan.policies
+    session = sessions(accesses) if by_session else accesses.session
     rate = plan.prefill_rate or default_rate(accesses, plan.nodes)
     for routing in plan.routings:
         if routing == "prefix":
-            yield from _by_prefix(accesses, everything, sample, session, rate, plan)
+            yield from _by_prefix(accesses, codes, session, rate, plan)
             continue
         node = assign_nodes(routing, accesses, session, plan.nodes, rate, plan.seed)
-        division = _Division(accesses, everything, sample, session, node, plan)
+        division = _Division(accesses, codes, session, node, plan)
+        memories = plan.nodes if routing == "pooled" else 1
         for policy in plan.policies:
-            for capacity, first, second in division.hits(policy, plan.nodes if routing == "pooled" else 1):
-                yield division.row(policy, routing, capacity, first, second)
+            for capacity, first, both in division.hits(policy, memories):
+                yield division.row(policy, routing, capacity, first, both)
 
 
-def _by_prefix(
-    accesses: Accesses,
-    everything: ReferenceStream,
-    sample: ReferenceStream,
-    session: Ints,
-    rate: float,
-    plan: ReplayPlan,
-) -> Iterator[ReplayRow]:
+def _by_prefix(accesses: Accesses, codes: Narrow, session: Ints, rate: float, plan: ReplayPlan) -> Iterator[ReplayRow]:
     """Where a request goes depends on what the caches hold, so each cache decides anew."""
     for policy in plan.policies:
         for capacity in plan.capacities:
-            blocks = _scaled(sample, capacity)
+            blocks = accesses.references + 1 if capacity is None else capacity
             caches = [cache(policy, blocks, plan.horizon) for _ in range(plan.nodes)]
-            node, depth = by_prefix(accesses, sample, session, caches, rate)
-            division = _Division(accesses, everything, sample, session, node, plan)
-            first = division.leading(depth[division.order])
-            yield division.row(policy, "prefix", capacity, first, division.with_host(first, 1))
+            node, depth = by_prefix(accesses, codes, session, caches, rate)
+            division = _Division(accesses, codes, session, node, plan)
+            depth = depth[division.order] if division.order is not None else depth
+            yield division.row(policy, "prefix", capacity, division.sums(depth), division.with_host(depth, 1))
+
+
+@dataclass(frozen=True)
+class _Hits:
+    """Sums over all requests; error: of the tokens."""
+
+    tokens: float
+    blocks: float
+    error: float = 0.0
 
 
 class _Division:
     """The accesses as they went to the nodes, and what hits there."""
 
-    def __init__(
-        self,
-        accesses: Accesses,
-        everything: ReferenceStream,
-        sample: ReferenceStream,
-        session: Ints,
-        node: Ints,
-        plan: ReplayPlan,
-    ) -> None:
-        self.order = np.argsort(node, kind="stable")
-        self._accesses = accesses
-        self._plan = plan
-        self._node = node[self.order]
-        self._time = accesses.time[self.order]
-        self._session = session[self.order]
-        every = divide_by_node(everything, node)
-        self._stream = every if sample is everything else divide_by_node(sample, node)
-        self._estimator = Estimator(every, self._stream)
-        self._distances: Floats | None = None
+    def __init__(self, accesses: Accesses, codes: Narrow, session: Ints, node: Ints, plan: ReplayPlan) -> None:
+        self._accesses, self._codes, self._session, self._node, self._plan = accesses, codes, session, node, plan
+        self.order: Ints | None = None
+        self._first = np.zeros(1, dtype=np.int64)  # places at which nodes begin
+        self._counted = np.arange(len(accesses)) >= plan.warm
+        node_start = None
+        if node.any():
+            self.order = np.argsort(node, kind="stable")
+            ordered = node[self.order]
+            self._first = np.flatnonzero(np.diff(ordered, prepend=-1))
+            node_start = np.searchsorted(ordered, ordered, side="left")
+        if self.order is not None:
+            self._counted = self._counted[self.order]
+        self._tokens = accesses.tokens if self.order is None else accesses.tokens[self.order]
+        self._lru = PrefixLru(accesses.start, codes, self.order, node_start)
+        self._known: dict[int | None, _Hits] = {}
+        self._host_depth: Ints | None = None
 
-    def hits(self, policy: Policy, memories: int) -> Iterator[tuple[int | None, Bools, Bools]]:
-        """For each capacity, which references hit, and which do with the host tier; `memories` to a cache."""
+    def hits(self, policy: Policy, memories: int) -> Iterator[tuple[int | None, _Hits, _Hits]]:
+        """For each capacity, what hits, and what does with the host tier; `memories` to a cache."""
         plan = self._plan
-        for capacity in plan.capacities:
-            blocks = None if capacity is None else capacity * memories
-            if blocks is None:
-                first = self._estimator.attainable
-            elif policy == "lru":
-                first = self.within(blocks)
+        host = plan.host_blocks * memories
+        sizes = [None if capacity is None else capacity * memories for capacity in plan.capacities]
+        # The host tier is an LRU cache of what the first is given: with LRU the larger of the two decides.
+        self._count({size for size in sizes if size is None or policy == "lru"})
+        if host and policy == "lru":
+            self._count({max(size, host) for size in sizes if size is not None})
+        for capacity, size in zip(plan.capacities, sizes, strict=True):
+            if size is None or policy == "lru":
+                first = self._known[size]
+                yield capacity, first, first if size is None or not host else self._known[max(size, host)]
             else:
-                first = self.leading(self._replayed(policy, blocks))
-            yield capacity, first, self.with_host(first, memories)
+                depth = self._replayed(policy, size)
+                yield capacity, self.sums(depth), self.with_host(depth, memories)
 
-    def with_host(self, first: Bools, memories: int) -> Bools:
-        """Which references hit in `first` or in the host tier.
+    def with_host(self, depth: Ints, memories: int) -> _Hits:
+        """Sums with the host tier, which never holds a tail without its head."""
+        if not self._plan.host_blocks:
+            return self.sums(depth)
+        if self._host_depth is None:
+            host = self._plan.host_blocks * memories
+            self._host_depth = np.concatenate([runs.depth(host) for runs in self._lru.runs()])
+        return self.sums(np.maximum(depth, self._host_depth))
 
-        That is an LRU cache of what the first is given, so that it never holds a tail without its head.
-        """
-        return first | self.within(self._plan.host_blocks * memories) if self._plan.host_blocks else first
+    def sums(self, depth: Ints, first: int = 0) -> _Hits:
+        """Of the rows from place `first` on, which hit so many blocks each."""
+        if self._plan.warm:
+            depth = depth * self._counted[first : first + len(depth)]
+        tokens = np.minimum(depth * self._accesses.block_size, self._tokens[first : first + len(depth)])
+        return _Hits(float(tokens.sum()), float(depth.sum()))
 
-    def within(self, blocks: int) -> Bools:
-        """Which references an LRU cache of so many blocks hits."""
-        if self._distances is None:
-            self._distances = stack_distances(self._stream.start, self._stream.block, self._stream.weight)
-        return np.asarray(self._distances <= blocks)
+    def _count(self, sizes: set[int | None]) -> None:
+        """LRU caches of these sizes."""
+        wanted = sizes - set(self._known)
+        sampled = {size for size in wanted if size is not None} if self._plan.rate < 1 else set()
+        exact = wanted - sampled | ({None} if sampled and None not in self._known else set())
+        if exact:
+            parts: dict[int | None, list[_Hits]] = {size: [] for size in exact}
+            for runs in self._lru.runs():
+                for size, part in parts.items():
+                    part.append(self.sums(runs.depth(size), runs.first))
+            for size, part in parts.items():
+                self._known[size] = _Hits(sum(one.tokens for one in part), sum(one.blocks for one in part))
+        if sampled:
+            self._estimate(tuple(sorted(sampled)))
 
-    def leading(self, depth: Ints) -> Bools:
-        """Which references hit where so many of each chain do."""
-        row = self._stream.row
-        return np.asarray(np.arange(len(row)) - self._stream.start[row] < depth[row])
+    def _estimate(self, sizes: tuple[int, ...]) -> None:
+        attainable = self._known[None]
+        sample = sample_references(self._accesses, self._codes, self._plan.rate, self._plan.seed)
+        lru = SampledLru(divide_by_node(sample, self._node), sizes, attainable.tokens, attainable.blocks)
+        for size in sizes:
+            found = lru.hits(size)
+            self._known[size] = _Hits(found.tokens, found.blocks, found.error)
 
     def _replayed(self, policy: Policy, blocks: int) -> Ints:
-        """How many references of each chain hit, each node's with a cache of its own."""
-        block, start = self._stream.block.tolist(), self._stream.start.tolist()
-        times, sessions = self._time.tolist(), self._session.tolist()
-        ends = np.flatnonzero(np.diff(self._node, append=-1)) + 1
-        depth, begin = [], 0
-        for end in ends.tolist():
-            held = cache(policy, _scaled(self._stream, blocks), self._plan.horizon)
-            for row in range(begin, end):
-                chain = block[start[row] : start[row + 1]]
-                depth.append(held.leading(chain))
-                held.touch(chain, times[row], sessions[row])
-            begin = end
-        return np.array(depth, dtype=np.int64)
+        """How many blocks of each chain hit, each node's with a cache of its own."""
+        depth = np.zeros(len(self._accesses), dtype=np.int64)
+        bounds = [*self._first.tolist(), len(depth)]
+        for begin, end in pairwise(bounds):
+            held = cache(policy, blocks, self._plan.horizon)
+            for at in range(begin, end, _ROWS):
+                self._replay_rows(held, depth, at, min(at + _ROWS, end))
+        return depth
 
-    def row(self, policy: Policy, routing: Routing, capacity: int | None, first: Bools, both: Bools) -> ReplayRow:
-        """What is told of one combination."""
+    def _replay_rows(self, held: Cache, depth: Ints, first: int, end: int) -> None:
+        rows: slice | Ints = slice(first, end) if self.order is None else self.order[first:end]
+        starts, codes = self._lru.chains(first, end)
+        block, start = codes.tolist(), starts.tolist()
+        times, sessions = self._accesses.time[rows].tolist(), self._session[rows].tolist()
+        for place in range(end - first):
+            chain = block[start[place] : start[place + 1]]
+            depth[first + place] = held.leading(chain)
+            held.touch(chain, times[place], sessions[place])
+
+    def row(self, policy: Policy, routing: Routing, capacity: int | None, first: _Hits, both: _Hits) -> ReplayRow:
+        """The row of one combination."""
         plan, accesses = self._plan, self._accesses
-        tokens, blocks = self._estimator.token_hits(first), self._estimator.block_hits(first)
-        in_both = self._estimator.token_hits(both)
-        prompts = int(accesses.tokens.sum())
-        load = np.bincount(self._node, accesses.tokens[self.order], plan.nodes if routing != "pooled" else 1)
+        prompts = int(accesses.tokens[plan.warm :].sum())
+        references = accesses.references - int(accesses.start[plan.warm])
+        load = np.bincount(self._node, accesses.tokens, plan.nodes if routing != "pooled" else 1)
         return ReplayRow(
             policy=policy,
             routing=routing,
@@ -196,18 +248,10 @@ class _Division:
             block_size=accesses.block_size,
             sample_rate=plan.rate,
             seed=plan.seed,
-            token_hit_rate=tokens.value / prompts,
-            block_hit_rate=blocks.value / accesses.references,
-            host_token_hit_rate=(in_both.value - tokens.value) / prompts if plan.host_blocks else None,
-            prefill_tokens=round(prompts - in_both.value),
+            token_hit_rate=first.tokens / prompts,
+            block_hit_rate=first.blocks / references,
+            host_token_hit_rate=(both.tokens - first.tokens) / prompts if plan.host_blocks else None,
+            prefill_tokens=round(prompts - both.tokens),
             load_max_over_mean=float(load.max() / load.mean()),
-            error=tokens.error / prompts,
+            error=first.error / prompts,
         )
-
-
-def _scaled(sample: ReferenceStream, blocks: int | None) -> int:
-    """The capacity of a cache for the sample alone: the hottest take their own blocks, the others share the rest."""
-    if blocks is None:
-        return len(sample.block) + 1
-    hot = min(blocks, len(np.unique(sample.block[sample.hot]))) if sample.rate < 1 else blocks
-    return max(1, hot + round((blocks - hot) * sample.rate))

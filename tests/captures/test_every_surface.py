@@ -19,6 +19,7 @@ from kvitals.app.sources.live import AgentClient
 from kvitals.app.sources.recording import RecordingVerdict, judge_recording
 from kvitals.config import Config
 from kvitals.diagnoser.operating_point import OperatingPoint
+from kvitals.diagnoser.replays import warm_rows
 from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules.loader import load
 from kvitals.series.promql import evaluate, parse
@@ -144,7 +145,8 @@ def test_a_lever_is_predicted_by_the_replay_of_what_if(name: str) -> None:
     assert told or name != "ledger/thrash"
     for size, one in told:
         sizes = (known.today, size)
-        now, then = (what_if(known.accesses, ReplayPlan(capacities=(n,)))[0].token_hit_rate for n in sizes)
+        warm, _ = warm_rows(known.accesses, max(sizes))
+        now, then = (row.token_hit_rate for row in what_if(known.accesses, ReplayPlan(sizes, warm=warm)))
         assert f"{now:.1%} become {then:.1%}" in one.method
         assert one.to - one.from_ == pytest.approx(then - now)
 

@@ -35,7 +35,7 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
         "--today", metavar="SIZE", help="what one node has today, in blocks or tokens (58594, 30000000t)"
     )
     parser.add_argument(
-        "--sample", type=float, default=1.0, metavar="SHARE", help="look at this share of blocks only (1)"
+        "--sample", type=float, default=1.0, metavar="SHARE", help="share of blocks to replay, with lru only (1)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sample and of sticky routing (0)")
 

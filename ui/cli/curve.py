@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from kvitals.app.lookups import Lookups
+from kvitals.kvcache.prefix_lru import dense_codes
+from kvitals.kvcache.sampling import MIN_ROOM
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow
 from kvitals.ui.cli.accesses import head, replay_plan, trace_document
 from kvitals.ui.cli.output import PrintedDocument, emit
@@ -25,7 +27,9 @@ WIDTH = 32
 
 def run(subject: Lookups, args: argparse.Namespace) -> int:
     """Print the curve of recorded accesses. Raises UsageError."""
-    rows = replay_plan(subject, ReplayPlan(capacities=_capacities(subject), rate=args.sample, seed=args.seed))
+    rows = replay_plan(
+        subject, ReplayPlan(capacities=_capacities(subject, args.sample), rate=args.sample, seed=args.seed)
+    )
 
     def show(console: Console) -> None:
         head(subject, console)
@@ -60,10 +64,12 @@ def plot(rows: Sequence[ReplayRow], today: int | None) -> list[Text]:
     return lines
 
 
-def _capacities(of: Lookups) -> tuple[int | None, ...]:
-    """Sizes evenly spaced by ratio, powers of two among them, up to all blocks that there are; today's; endless."""
-    blocks = len(np.unique(of.accesses.block))
-    steps = range(math.floor(PER_OCTAVE * math.log2(max(blocks, 1))) + 1)
+def _capacities(of: Lookups, sample: float) -> tuple[int | None, ...]:
+    """Sizes evenly spaced by ratio, powers of two among them, up to all blocks that there are; today's; endless. Of a
+    sample only sizes that it can estimate."""
+    blocks = int(np.count_nonzero(np.bincount(dense_codes(of.accesses.block))))
+    least = math.ceil(PER_OCTAVE * math.log2(MIN_ROOM / sample)) if 0 < sample < 1 else 0
+    steps = range(least, math.floor(PER_OCTAVE * math.log2(max(blocks, 1))) + 1)
     sizes = {round(2 ** (step / PER_OCTAVE)) for step in steps} | ({of.today} if of.today is not None else set())
     return (*sorted(sizes), None)
 

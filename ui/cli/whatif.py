@@ -171,11 +171,7 @@ def _foot(of: Lookups, rows: Sequence[ReplayRow], base: ReplayRow, args: argpars
     if args.prefill_rate is not None:
         notes.append("seconds saved, and TTFT on average, are of prefill alone; shorter queues bring more")
     if args.sample < 1:
-        notes.append("±: two standard errors of the sample's chance")
-    if args.sample < 1 and any(row.policy != "lru" or row.routing == "prefix" for row in rows):
-        notes.append(
-            "a sampled lfu, fifo, priority or prefix routing is a small model and may be off by more than chance"
-        )
+        notes.append("±: 95% interval for the chance of sampling")
     if of.guesses_sessions(rows):
         notes.append(
             "sessions are guessed from how prompts begin: sticky, prefix and priority may be several points too good"

@@ -91,7 +91,7 @@ def test_the_table_keeps_its_figures_in_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    options = "--capacity 4000 --nodes 2 --routing round-robin,sticky,prefix,pooled --host-tier 4000 --sample 0.5"
+    options = "--capacity 4000 --nodes 2 --routing round-robin,sticky,pooled --host-tier 4000 --sample 0.5"
     code, out, _ = run(capsys, "whatif", "--trace", TRACE, *options.split(), "--prefill-rate", "9000")
     assert code == 0
     assert "…" not in out
@@ -102,7 +102,7 @@ def test_the_table_keeps_its_figures_in_a_narrow_terminal(
         "TTFT",
         "busiest",
         "observed: 100%",
-        "may be off by more than chance",
+        "95% interval for the chance of sampling",
     ):
         assert word in out
 
@@ -147,7 +147,9 @@ def test_a_trace_without_reuse(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         ("--capacity 9 --routing random", "--routing random: write some of round-robin"),
         ("--capacity 9 --nodes 0", "--nodes: 0 nodes: write 1 to 1024"),
         ("--capacity 9 --sample 2", "--sample: a sample of 2"),
-        ("--capacity 9 --sample 0.0001", "tell too little"),
+        ("--capacity 9 --sample 0.5 --policy lfu", "lfu cannot be estimated from a sample: use all blocks"),
+        ("--capacity 9 --sample 0.5", "a cache of 9 blocks has room for 4 blocks of a sample of 0.5: sample 1 or more"),
+        ("--capacity 900000 --sample 0.0001", "are too few"),
         ("--capacity 9 --prefill-rate -1", "--prefill-rate -1: write prompt tokens a second"),
         ("--capacity 9 --horizon soon", "--horizon: `soon` is not a time"),
         ("--capacity 9 --block-size 0", "a block has at least one"),

@@ -13,6 +13,7 @@ from kvitals.kvcache.reuse import Curve, ReuseCurve
 from kvitals.kvcache.whatif import ReplayPlan, what_if
 
 TRACE = Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz"
+AGENTS = Path(__file__).parents[2] / "fixtures" / "traces" / "agents.jsonl.gz"
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,22 @@ def test_a_sample_is_near_it_and_says_how_near(trace: Accesses) -> None:
         off.append(np.abs(found.token_hit_rate - exact.token_hit_rate))
         assert (off[-1] <= 2.5 * found.error + 0.002).all()
     assert np.mean(off) < 0.01
+
+
+@pytest.mark.parametrize("name", ["conversation", "agents"])
+def test_intervals_of_the_curve_hold(trace: Accesses, name: str) -> None:
+    """At least 93% of the exact hit rates are in their interval. On agents' sessions it was 20%, 4 points low."""
+    accesses = trace if name == "conversation" else read_trace(AGENTS).accesses
+    inside, exact = [], np.zeros(0)
+    for seed in range(6):
+        found = kept_up(accesses, ReuseCurve(16_000, max_blocks=1_024 + 1_600, seed=seed), 500)
+        some = np.flatnonzero(found.capacity >= 500)[::32]
+        if not len(exact):
+            rows = what_if(accesses, ReplayPlan(tuple(found.capacity[some].tolist())))
+            exact = np.array([row.token_hit_rate for row in rows])
+        inside.append(np.abs(found.token_hit_rate[some] - exact) <= found.error[some])
+        assert found.error[some].mean() < 0.03  # an interval that says something
+    assert np.mean(inside) >= 0.93
 
 
 def test_memory_is_bounded(trace: Accesses) -> None:

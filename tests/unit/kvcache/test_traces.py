@@ -243,7 +243,7 @@ def test_what_is_no_trace(tmp_path: Path) -> None:
         read_trace(not_packed)
 
 
-_SAMPLES = [path.read_bytes() for path in sorted(SAMPLES.iterdir()) if path.suffix != ".md"]
+_SAMPLES = [path.read_bytes() for path in sorted(SAMPLES.iterdir()) if path.suffix not in (".md", ".gz")]
 _SAMPLES.append(pickle.dumps([(1, {"meta_info": {"prompt_tokens": 4}}, 2.0, 3.0)]))
 
 

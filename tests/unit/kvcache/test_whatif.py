@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,20 +14,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvitals.app.trace_files import read_trace
-from kvitals.kvcache.accesses import Accesses, empty
+from kvitals.kvcache.accesses import COLUMNS, Accesses, empty, in_order
 from kvitals.kvcache.eviction import POLICIES, Policy
 from kvitals.kvcache.routing import ROUTINGS, assign_nodes, default_rate
 from kvitals.kvcache.sampling import SampleError
 from kvitals.kvcache.sessions import sessions
-from kvitals.kvcache.whatif import ReplayPlan, ReplayRow, what_if
-from tests.unit.kvcache.models import Request, accesses, plain_replay, requests, tokens_hit
+from kvitals.kvcache.whatif import EXACT_ONLY, ReplayPlan, ReplayRow, what_if
+from tests.unit.kvcache.models import Request, accesses, any_ids, plain_replay, requests, tokens_hit
 
 TRACE = Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz"
+AGENTS = Path(__file__).parents[2] / "fixtures" / "traces" / "agents.jsonl.gz"
 
 
 @pytest.fixture(scope="module")
 def trace() -> Accesses:
     return read_trace(TRACE).accesses
+
+
+@pytest.fixture(scope="module")
+def agents() -> Accesses:
+    return read_trace(AGENTS).accesses
 
 
 @pytest.mark.parametrize(
@@ -97,36 +106,76 @@ def test_the_host_tier_has_what_a_larger_cache_would(rows: list[Request], device
     assert tiered.token_hit_rate + (tiered.host_token_hit_rate or 0) == pytest.approx(larger.token_hit_rate)
 
 
-def test_a_sample_says_how_far_off_it_may_be(trace: Accesses) -> None:
-    """The curve of a tenth of the blocks, over five seeds; twice its stated error is not exceeded anywhere."""
-    capacities = (500, 1000, 2000, 4000, 8000, 16000, None)
-    exact = _rates(what_if(trace, ReplayPlan(capacities)))
-    off = []
-    for seed in range(5):
-        rows = what_if(trace, ReplayPlan(capacities, rate=0.1, seed=seed))
-        off.append(np.abs(_rates(rows) - exact))
-        assert (off[-1] <= 2 * np.array([row.error for row in rows]) + 1e-9).all()
-        assert rows[-1].token_hit_rate == pytest.approx(exact[-1])
-    assert np.mean(off) < 0.005
-    assert {row.error for row in what_if(trace, ReplayPlan(capacities))} == {0.0}
+@pytest.mark.parametrize("name", ["conversation", "agents"])
+@pytest.mark.parametrize("rate", [0.1, 0.3])
+def test_intervals_of_samples_hold(trace: Accesses, agents: Accesses, name: str, rate: float) -> None:
+    """At least 93% of the exact hit rates are in their interval, over seeds, sizes and routings. The benchmark has more
+    seeds."""
+    accesses = {"conversation": trace, "agents": agents}[name]
+    blocks = len(np.unique(accesses.block))
+    sizes = tuple(size for share in (0.05, 0.1, 0.25, 0.5) if (size := int(share * blocks)) * rate >= 64)
+    plan = ReplayPlan((*sizes, None), nodes=2, routings=("round-robin", "sticky", "pooled"))
+    exact = _rates(what_if(accesses, plan))
+    inside = []
+    for seed in range(6):
+        rows = what_if(accesses, replace(plan, rate=rate, seed=seed))
+        # Sticky routing depends on the seed as well: its exact figures are those of the same seed.
+        true = np.where(
+            [row.routing == "sticky" for row in rows], _rates(what_if(accesses, replace(plan, seed=seed))), exact
+        )
+        inside.append(np.abs(_rates(rows) - true) <= [row.error + 1e-9 for row in rows])
+        assert [row.error for row in rows if row.capacity_blocks is None] == [0.0] * 3
+        assert max(row.error for row in rows) < 0.1
+    assert np.mean(inside) >= 0.93
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_other_policies_are_sampled_too(trace: Accesses, policy: Policy) -> None:
-    capacities = (2000, 8000)
-    exact = _rates(what_if(trace, ReplayPlan(capacities, policies=(policy,))))
-    sample = _rates(what_if(trace, ReplayPlan(capacities, policies=(policy,), rate=0.25, seed=1)))
-    assert np.abs(sample - exact).max() < 0.01
-    by_node = what_if(trace, ReplayPlan(capacities, nodes=3, routings=("prefix",), policies=(policy,), rate=0.25))
-    assert all(0 < row.token_hit_rate <= 0.27 for row in by_node)
+@pytest.mark.parametrize("name", EXACT_ONLY)
+def test_what_no_sample_estimates_is_refused(agents: Accesses, name: str) -> None:
+    """LFU from a tenth of the agents' blocks was 17 points off, with a stated error of 0.6."""
+    policy, routing = (name, "pooled") if name in POLICIES else ("lru", name)
+    plan = ReplayPlan((2000,), nodes=2, policies=(policy,), routings=(routing,), rate=0.1)  # type: ignore[arg-type]
+    with pytest.raises(SampleError, match=f"{name} cannot be estimated from a sample: use all blocks"):
+        what_if(agents, plan)
+
+
+def test_a_cache_too_small_for_a_sample_is_refused(trace: Accesses) -> None:
+    with pytest.raises(SampleError, match=r"a cache of 500 blocks has room for 50 blocks .* sample 0\.13 or more"):
+        what_if(trace, ReplayPlan((500,), rate=0.1))
+
+
+@given(st.one_of(requests(), any_ids()), st.integers(1, 12), st.integers(1, 3), st.integers(2, 40))
+def test_runs_count_what_a_plain_replay_does(rows: list[Request], capacity: int, nodes: int, batch: int) -> None:
+    """In batches of any length, and for ids that are nobody's prefix."""
+    plan = ReplayPlan((capacity, None), nodes=nodes, routings=("round-robin",))
+    with patch("kvitals.kvcache.prefix_lru.BATCH", batch):
+        found = what_if(accesses(rows), plan)
+    for row, size in zip(found, (capacity, np.inf), strict=True):
+        hits = sum(sum(plain_replay("lru", size, rows[node::nodes])) for node in range(nodes))
+        assert row.block_hit_rate * sum(len(chain) for *_, chain in rows) == pytest.approx(hits)
+
+
+def test_replaying_a_million_references_takes_little_cpu_and_memory() -> None:
+    """The benchmark has 100 million: under 1 GB and 0.3 CPU seconds a million."""
+    chain, rows = 40, 25_000
+    tokens = np.full(rows, chain * 16)
+    row = np.repeat(np.arange(rows), chain)
+    of_conversation = (row // 4 * chain + np.tile(np.arange(chain), rows)).astype(np.int32)
+    columns = dict.fromkeys(COLUMNS, np.full(rows, -1)) | {"tokens": tokens, "time": np.arange(rows) / 1.0}
+    made = in_order(columns, np.arange(rows + 1) * chain, of_conversation, 16)  # type: ignore[arg-type]
+    begun = time.process_time()
+    tracemalloc.start()
+    (found,) = what_if(made, ReplayPlan((10_000,)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.block_hit_rate == pytest.approx(0.75)
+    assert peak < 200 * made.references
+    assert time.process_time() - begun < 3.0
 
 
 def test_a_sample_that_tells_nothing_is_refused(trace: Accesses) -> None:
-    with pytest.raises(
-        SampleError, match=r"\d+ block references in a sample of 0\.0001 tell too little: sample 0\.\d+"
-    ):
+    with pytest.raises(SampleError, match=r"\d+ block references in a sample of 0\.0001 are too few: sample 0\.\d+"):
         what_if(trace, ReplayPlan((1000,), rate=0.0001))
-    with pytest.raises(SampleError, match="look at all"):
+    with pytest.raises(SampleError, match="use all blocks"):
         what_if(accesses([(0.0, 8, -1, [1, 2])]), ReplayPlan((1000,), rate=0.5))
     with pytest.raises(SampleError, match="a share above 0"):
         what_if(trace, ReplayPlan((1000,), rate=0.0))
