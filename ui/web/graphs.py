@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,9 @@ from kvitals.ui.web.sources.base import ChartLine
 LEFT = 58
 """Pixels left of the plot on every chart that has the common time axis."""
 
+WIDE_LEFT = 150
+"""The same where each lane is an engine."""
+
 PADDING = {"left": 2, "right": 10, "top": 4, "bottom": 2}
 LANE, AXIS, LEGEND, TITLE = 26, 36, 40, 22
 """Heights: of a row, and of what stands around the plot, since a chart's height is that of all of it."""
@@ -24,6 +28,9 @@ MAX_SHOWN = 8
 
 NAME, SHORT = 34, 14
 SECOND: Any = "utcyearmonthdatehoursminutesseconds"
+CODE = "test(/^[A-Z]{3}[0-9]{2} /, datum.label) ? slice(datum.label, 0, 5) : datum.label"
+"""The name of a lane in the margin: of a finding's lane, which is of a code and an entity, the code."""
+
 WORDS = "width * datum.room < 60 ? '' : truncate(datum.label, max(6, floor(width * datum.room / 6.6)))"
 """As much of a label as there is room for on this screen."""
 
@@ -39,6 +46,9 @@ COLORS = {
     "event": "#7f7f7f",
     "chosen": "#4a94c9",
 }
+SERIES = ("#2f7ed8", "#d0553f", "#1b9e77", "#9a6bb5", "#a87f00", "#d45c9c", "#17889b", "#7f7f7f")
+"""Colours of series: distinct with any colour vision, at least 3:1 on white and on the dark background."""
+
 PHASES = {
     "gateway": "#4a78b5",
     "queue": "#e0a100",
@@ -69,19 +79,45 @@ def brief(text: str, most: int = NAME) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def lanes(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float, end: float) -> Spec:
-    """Bars and marks over time, a lane each. A row: lane, start, end, color, label, text."""
+def series_colors(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each name, the same on every chart: it follows from the name. Where two of one chart want the same,
+    the later one in the alphabet takes the next free colour."""
+    colors: dict[str, str] = {}
+    for name in sorted(names):
+        at = zlib.crc32(name.encode()) % len(SERIES)
+        wanted = [SERIES[(at + i) % len(SERIES)] for i in range(len(SERIES))]
+        colors[name] = next((one for one in wanted if one not in colors.values()), wanted[0])
+    return colors
+
+
+def heat(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float, end: float) -> Spec:
+    """A lane for each engine, with bars for its findings and diamonds for its events. Later rows are on top."""
+    return lanes(rows, order, start, end, left=WIDE_LEFT, worded=False)
+
+
+def lanes(
+    rows: Sequence[Mapping[str, Any]],
+    order: Sequence[str],
+    start: float,
+    end: float,
+    *,
+    left: int = LEFT,
+    worded: bool = True,
+) -> Spec:
+    """Bars and marks over time, a lane each. A row: lane, start, end, color, label, text. `left`: pixels for the names
+    of the lanes; `worded`: whether bars show their labels."""
     told = []
     for row in rows:
         alone = not any(one["lane"] == row["lane"] and one is not row for one in rows)
         late = alone and row["start"] > start + 0.55 * (end - start)
+        room = _room(row, rows, start, end, late) if worded else 0.0
         told.append(
             {
                 **row,
                 "start": milliseconds(max(row["start"], start)),
                 "end": milliseconds(min(row["end"], end)),
                 "late": late,
-                "room": _room(row, rows, start, end, late),
+                "room": room,
             }
         )
     base = alt.Chart(ROWS).encode(
@@ -91,11 +127,12 @@ def lanes(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float,
             title=None,
             scale=alt.Scale(domain=list(order)),
             axis=alt.Axis(
-                minExtent=LEFT,
-                maxExtent=LEFT,
+                minExtent=left,
+                maxExtent=left,
                 domain=False,
                 ticks=False,
-                labelLimit=LEFT,
+                labelLimit=left,
+                labelExpr="datum.label" if left != LEFT else CODE,
                 grid=True,
                 labelOverlap=False,
             ),
@@ -121,12 +158,11 @@ def lanes(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float,
         .encode(x=x, color=color, tooltip=tooltip)
     )
     text: dict[str, Any] = {"fontSize": 12, "baseline": "middle", "clip": True}
-    worded = base.transform_calculate(words=WORDS).encode(x=x, text="words:N")
-    early_words = worded.transform_filter("!datum.late").mark_text(align="left", dx=7, **text)
-    late_words = worded.transform_filter("datum.late").mark_text(align="right", dx=-7, **text)
-    drawn = alt.layer(bars, points, early_words, late_words).properties(
-        height=LANE * max(1, len(order)) + AXIS, padding=PADDING
-    )
+    labelled = base.transform_calculate(words=WORDS).encode(x=x, text="words:N")
+    early_words = labelled.transform_filter("!datum.late").mark_text(align="left", dx=7, **text)
+    late_words = labelled.transform_filter("datum.late").mark_text(align="right", dx=-7, **text)
+    words = [early_words, late_words] if worded else []
+    drawn = alt.layer(bars, points, *words).properties(height=LANE * max(1, len(order)) + AXIS, padding=PADDING)
     return spec(drawn, told)
 
 
@@ -152,7 +188,7 @@ def lines(found: Sequence[ChartLine], unit: str, start: float, end: float, *, he
         return None
     names = list(dict.fromkeys(str(row["line"]) for row in rows))
     columns = 3 if max(len(name) for name in names) <= SHORT else 1
-    below = 22 * -(-len(names) // columns) if len(names) > 1 else 0
+    below = LEGEND + 22 * (-(-len(names) // columns) - 1) if len(names) > 1 else 0
     chart: alt.Chart = (
         alt.Chart(ROWS, height=height + below, padding=PADDING)
         .mark_line(strokeWidth=2, interpolate="step-after" if unit == "bool" else "linear")
@@ -173,9 +209,9 @@ def lines(found: Sequence[ChartLine], unit: str, start: float, end: float, *, he
     )
     if len(names) > 1:
         legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", labelLimit=260, columns=columns, offset=4)
-        chart = chart.encode(
-            color=alt.Color("line:N", sort=names, legend=legend), strokeDash=alt.StrokeDash("line:N", sort=names)
-        )
+        colors = series_colors(names)
+        scale = alt.Scale(domain=list(colors), range=list(colors.values()))
+        chart = chart.encode(color=alt.Color("line:N", scale=scale, legend=legend))
     return spec(chart, rows)
 
 

@@ -79,23 +79,36 @@ def _lanes(
     happened: Sequence[Happening], cascades: Sequence[Mapping[str, Any]], window: PageWindow
 ) -> tuple[list[str], list[dict[str, Any]], int]:
     """Names of the lanes from top to bottom, what is in them, and how many were left out."""
-    verdicts = [_row("verdict", one.severity, one, window) for one in happened if one.kind == "verdict"]
+    verdicts = [lane_row("verdict", one.severity, one, window) for one in happened if one.kind == "verdict"]
     findings = sorted(
         (one for one in happened if one.kind == "finding"),
         key=lambda one: (_RANK.get(one.severity, 3), one.start, one.code),
     )
-    codes = list(dict.fromkeys(one.code for one in findings))
-    kept = codes[:MAX_LANES]
-    rows = [*verdicts, *(_row(one.code, one.severity, one, window) for one in findings if one.code in kept)]
+    several = len({one.entity for one in findings}) > 1
+    names = list(dict.fromkeys(_lane(one) for one in findings))
+    kept = names[:MAX_LANES]
+    shown = [one for one in findings if _lane(one) in kept]
+    rows = [*verdicts, *(_named(lane_row(_lane(one), one.severity, one, window), several) for one in shown)]
     stages = [row for cascade in cascades for row in _stage_rows(cascade, window)]
-    events = [_row("events", "event", one, window) for one in happened if one.kind == "event"]
+    events = [lane_row("events", "event", one, window) for one in happened if one.kind == "event"]
     lanes = (["verdict"] if verdicts else []) + kept
     lanes += list(dict.fromkeys(str(row["lane"]) for row in stages)) + (["events"] if events else [])
     rows = [row for row in [*rows, *stages, *events] if row["end"] >= window.start and row["start"] <= window.end]
-    return lanes, rows, len(codes) - len(kept)
+    return lanes, rows, len(names) - len(kept)
 
 
-def _row(lane: str, color: str, one: Happening, window: PageWindow) -> dict[str, Any]:
+def _lane(one: Happening) -> str:
+    """A finding's lane: its code, which the axis shows, and its entity. Engines do not share one."""
+    return f"{one.code} {one.entity}".strip()
+
+
+def _named(row: dict[str, Any], several: bool) -> dict[str, Any]:
+    """With the entity in the words of the bar, where there are several entities."""
+    return row | {"label": f"{row['where']}: {row['label']}"} if several and row["where"] else row
+
+
+def lane_row(lane: str, color: str, one: Happening, window: PageWindow) -> dict[str, Any]:
+    """A happening as a bar or mark of `graphs.lanes`."""
     end = one.end if one.end is not None else one.start
     title = one.title if not one.text or one.kind == "finding" else f"{one.title}: {one.text}"
     return {

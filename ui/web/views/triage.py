@@ -14,6 +14,7 @@ from kvitals.ui.web import data, export, header, source_registry, state
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
 from kvitals.ui.web.sources.base import PageWindow
+from kvitals.ui.web.views import incident
 from kvitals.ui.web.views.finding import card
 
 OLD_SECONDS = 60.0
@@ -83,8 +84,9 @@ def _verdict(triage: Triage, zone: tzinfo | None) -> None:
     with st.container(key=f"verdict-{name}"):
         st.markdown(f"**{icon} {word}**")
         st.markdown(f"# {literal(triage.verdict)}")
+        incident.show(triage, zone)
         if triage.regime is not None:
-            st.markdown(literal(triage.regime.sentence))
+            st.caption(literal(triage.regime.sentence))
         window = f"window of {span(triage.window.seconds)} up to {moment(triage.window.end, zone)}"
         if triage.window.cold:
             window += ", nothing seen before it"
