@@ -119,6 +119,8 @@ def _page(view: PageView) -> None:
 
 
 def _live(show: Callable[[str, PageWindow | None], None], place: str) -> None:
+    if show is not triage.show:  # it states the age in its verdict
+        header.show_age(place)
     _guarded(show, state.place(), state.picked_window())
     if (state.place(), state.picked_window()) != (place, None):
         st.rerun()  # the bar is about what was picked on the page, too

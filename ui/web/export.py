@@ -58,7 +58,7 @@ def incident(triage: Triage, link: str) -> str:
     if lead.levers:
         lever = lead.levers[0]
         setting = f": {code(lever.setting.command or lever.setting.text)}" if lever.setting is not None else ""
-        effect = f", expect {plain(lever.predicted[0].text)}" if lever.predicted else ""
+        effect = f", expect {plain(f'{lever.predicted[0].title} {lever.predicted[0].text}')}" if lever.predicted else ""
         lines.append(f"- Now: {plain(lever.title)}{setting}{effect}")
     return "\n".join([*lines, f"- Evidence: {link}"]) + "\n"
 

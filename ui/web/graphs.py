@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,6 +26,9 @@ LANE, AXIS, LEGEND, TITLE = 26, 36, 40, 22
 """Heights: of a row, and of what stands around the plot, since a chart's height is that of all of it."""
 MAX_SHOWN = 8
 """Lines of one chart; more can not be told apart."""
+
+NEAR = 4.0
+"""An objective is drawn where the largest value is at least this fraction of it: more would press the line flat."""
 
 NAME, SHORT = 34, 14
 SECOND: Any = "utcyearmonthdatehoursminutesseconds"
@@ -105,7 +109,8 @@ def lanes(
     worded: bool = True,
 ) -> Spec:
     """Bars and marks over time, a lane each. A row: lane, start, end, color, label, text. `left`: pixels for the names
-    of the lanes; `worded`: whether bars show their labels."""
+    of the lanes; `worded`: whether bars show
+    their labels; without, those of a lane cover each other."""
     told = []
     for row in rows:
         alone = not any(one["lane"] == row["lane"] and one is not row for one in rows)
@@ -149,7 +154,7 @@ def lanes(
     wide = alt.datum.end > alt.datum.start
     bars = (
         base.transform_filter(wide)
-        .mark_bar(height=LANE - 8, opacity=0.55, cornerRadius=3)
+        .mark_bar(height=LANE - 8, opacity=0.55 if worded else 1.0, cornerRadius=3)
         .encode(x=x, x2="end:T", color=color, tooltip=tooltip)
     )
     points = (
@@ -175,8 +180,27 @@ def _room(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], start: floa
     return float((min(later, default=end) - begun) / (end - start))
 
 
-def lines(found: Sequence[ChartLine], unit: str, start: float, end: float, *, height: int = 92) -> Spec | None:
-    """Series over the common time axis, the largest few where they are many; None where there is nothing to draw."""
+@dataclass(frozen=True)
+class Mark:
+    """A moment that is marked on every chart. `color`: a name of `COLORS`."""
+
+    t: float
+    label: str
+    color: str
+
+
+def lines(
+    found: Sequence[ChartLine],
+    unit: str,
+    start: float,
+    end: float,
+    *,
+    height: int = 92,
+    marks: Sequence[Mark] = (),
+    objective: float | None = None,
+) -> Spec | None:
+    """Series over the common time axis, the largest few where they are many; None where there is nothing to draw.
+    `objective`: drawn as a dashed line, unless the values stay so far below it that they would become a flat line."""
     largest = sorted(found, key=lambda line: -max(abs(v) for _, v in line.points))[:MAX_SHOWN]
     shared = _shared(found)
     rows = [
@@ -212,7 +236,31 @@ def lines(found: Sequence[ChartLine], unit: str, start: float, end: float, *, he
         colors = series_colors(names)
         scale = alt.Scale(domain=list(colors), range=list(colors.values()))
         chart = chart.encode(color=alt.Color("line:N", scale=scale, legend=legend))
-    return spec(chart, rows)
+    top = max(abs(float(row["value"])) for row in rows)
+    return _with_rules(spec(chart, rows), marks, objective if objective and top * NEAR >= objective else None)
+
+
+def _with_rules(drawn: Spec, marks: Sequence[Mark], objective: float | None) -> Spec:
+    """A chart with a vertical line for each mark and a horizontal one for the objective, as layers on it."""
+    if not marks and objective is None:
+        return drawn
+    outer = {name: drawn.pop(name) for name in ("height", "padding", "$schema") if name in drawn}
+    layers = [drawn]
+    if marks:
+        moments = [{"t": milliseconds(m.t), "label": m.label, "stroke": COLORS[m.color]} for m in marks]
+        encoding: Spec = {
+            "x": {"field": "t", "type": "temporal", "title": None, "scale": {"type": "utc"}},
+            "color": {"field": "stroke", "type": "nominal", "scale": None, "legend": None},
+            "tooltip": [{"field": "label", "type": "nominal", "title": "at this moment"}],
+        }
+        layers.append(_rules(moments, encoding, strokeDash=[2, 3]))
+    if objective is not None:
+        encoding = {
+            "y": {"field": "value", "type": "quantitative", "title": None},
+            "tooltip": [{"field": "value", "type": "quantitative", "title": "objective"}],
+        }
+        layers.append(_rules([{"value": objective}], encoding, strokeDash=[6, 4], color=COLORS["unhealthy"]))
+    return {**outer, "layer": layers, "resolve": {"scale": {"color": "independent"}}}
 
 
 def shares(rows: Sequence[Mapping[str, Any]], colors: Mapping[str, str], unit: str, *, height: int = 30) -> Any:
@@ -232,6 +280,11 @@ def shares(rows: Sequence[Mapping[str, Any]], colors: Mapping[str, str], unit: s
             tooltip=[alt.Tooltip("part:N"), alt.Tooltip("amount:Q", format=".4~s")],
         )
     )
+
+
+def _rules(rows: Sequence[Mapping[str, Any]], encoding: Spec, **mark: Any) -> Spec:
+    """A layer of straight lines."""
+    return {"data": {"values": list(rows)}, "mark": {"type": "rule", "strokeWidth": 2, **mark}, "encoding": encoding}
 
 
 def names(limit: int) -> alt.Axis:

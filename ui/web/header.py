@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,12 +12,15 @@ import streamlit as st
 
 from kvitals.app.page_settings import PageSettings
 from kvitals.ui.web import access, data, source_registry, state
-from kvitals.ui.web.failure import Failure, UnansweredError
+from kvitals.ui.web.failure import Failure, NotYetError, UnansweredError
 from kvitals.ui.web.page_text import inline_code, literal, moment, span
 from kvitals.ui.web.sources.base import Extent, PageWindow
 
 PROGRESS_SECONDS = 0.5
 """How often the progress of an answer is drawn."""
+
+OLD_SECONDS = 60.0
+"""The age from which a live source's document is stated to be old."""
 
 TYPED = "%Y-%m-%d %H:%M:%S"
 """How a moment is typed, in UTC."""
@@ -42,6 +46,22 @@ def top(title: str, place: str, look: PageWindow | None, *, windowed: bool, may_
         with shared:
             _share(place, look, opened=bool(shared.open))
         return live and st.toggle("Live", value=True, key="live", help=f"Ask again every {data.EVERY_SECONDS} seconds.")
+
+
+def show_age(place: str) -> None:
+    """On a page that shows the present: that a live source has stopped, with its last verdict. Without it a page that
+    has nothing of the last minutes would look like one where nothing happened."""
+    with st.container():  # it comes and goes, and must not move the elements below
+        try:
+            triage = data.triage(place, None)
+        except (UnansweredError, NotYetError):
+            return
+        age = time.time() - triage.window.end
+        if triage.source.kind in ("agent", "live") and age > OLD_SECONDS:
+            st.markdown(
+                f":material/history: **The agent has stopped scraping {span(age)} ago.** Its last verdict: "
+                f"{literal(triage.verdict)}"
+            )
 
 
 def failure(told: Failure, *, key: str = "failure") -> None:
@@ -200,7 +220,8 @@ def picker(there: Extent, look: PageWindow | None, *, key: str) -> None:
         label_visibility="collapsed",
     )
     whole = PageWindow(there.start, there.end)
-    st.caption(f"of {span(whole.seconds)}, {literal(moment(there.start))} to {clock(there.end, whole)}")
+    picked_ = f"{clock(chosen.start, whole)} to {clock(chosen.end, whole)}"
+    st.caption(f"**{picked_}** of {span(whole.seconds)}, {literal(moment(there.start))} to {clock(there.end, whole)}")
 
 
 def _step(there: Extent) -> timedelta:

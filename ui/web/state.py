@@ -132,9 +132,8 @@ def _parameters(window: PageWindow | None, picked: Mapping[str, str]) -> dict[st
 def link(pinned: PageWindow | None = None) -> str:
     """An address that shows what is seen now; with `pinned` it shows that window at any later time."""
     parts = urlsplit(st.context.url or "http://localhost/")
-    page = str(st.session_state.get(_PAGE, ""))
     picked = {name: focus(name) for name in FOCUS if focus(name)}
-    told = ({PAGE: page} if page else {}) | _parameters(picked_window() or pinned, picked)
+    told = ({PAGE: page()} if page() else {}) | _parameters(picked_window() or pinned, picked)
     return urlunsplit((parts.scheme, parts.netloc, "/", urlencode(told), ""))
 
 
@@ -146,6 +145,11 @@ def on_page(path: str) -> None:
         st.session_state[_FOCUS], st.session_state[_PENDING] = {}, {}
     st.session_state[_FOCUS_PAGE] = path
     write_address()
+
+
+def page() -> str:
+    """The path of the page that is shown; empty: the first one."""
+    return str(st.session_state.get(_PAGE, ""))
 
 
 def zone() -> tzinfo | None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kvitals.ui.web import graphs, links
+from kvitals.rules.finding import DocumentSource
+from kvitals.ui.web import graphs, header, links
 from kvitals.ui.web.sources.base import ChartLine, Happening, PageWindow
 from kvitals.ui.web.views.happenings import heat_rows, natural
 from tests.unit.web import documents
@@ -99,11 +100,13 @@ def test_a_link_on_the_page_counts_once() -> None:
 def test_the_window_of_an_onset_begins_before_it_and_ends_with_the_document() -> None:
     triage = documents.unhealthy()
     cause = triage.causes[0]
-    window = links.onset(cause, triage)
+    end = triage.window.end
+    window = links.onset(cause, triage, 0.0)
     assert cause.since is not None
-    assert window.start < cause.since < window.end == triage.window.end
-    assert links.onset(replace(cause, since=triage.window.end + 5), triage).seconds == links.LEAST_SECONDS
-    assert links.onset(replace(cause, since=None), triage).start < triage.window.start
+    assert window.start < cause.since < window.end == end
+    assert links.onset(replace(cause, since=end + 5), triage, 0.0).seconds == links.LEAST_SECONDS
+    assert links.onset(replace(cause, since=None), triage, 0.0).start < triage.window.start
+    assert links.onset(cause, triage, cause.since - 3.0).start == cause.since - 3.0, "no earlier than the source"
 
 
 def type_range(app: Any, start: str) -> str:
@@ -158,3 +161,30 @@ def test_the_worst_severity_of_an_engine_is_drawn_on_top() -> None:
 def test_engine_names_sort_by_their_numbers() -> None:
     names = ["engine-10", "engine-9", "10.0.0.2", "engine"]
     assert sorted(names, key=natural) == ["10.0.0.2", "engine", "engine-9", "engine-10"]
+
+
+def test_charts_mark_the_onset_and_the_objective() -> None:
+    found = [ChartLine({"engine": "a"}, [(0.0, 1.0), (9.0, 1.0)])]
+    marks = [graphs.Mark(4.0, "onset of LAT01", "unhealthy")]
+    spec = graphs.lines(found, "seconds", 0.0, 10.0, marks=marks, objective=2.0)
+    assert spec is not None
+    assert [layer["data"]["values"][0].get("label") for layer in spec["layer"][1:]] == ["onset of LAT01", None]
+    assert spec["layer"][2]["data"]["values"] == [{"value": 2.0}]
+    flat = graphs.lines(found, "seconds", 0.0, 10.0, objective=60.0)
+    assert flat is not None and "layer" not in flat, "an objective far above would press the line flat"
+
+
+@pytest.mark.parametrize("page", ["timeline", "fleet", "engine"])
+def test_an_agent_that_stopped_is_no_all_clear(api: Stub, page: str) -> None:
+    """The document of a stopped agent is older than what the page draws: nothing happened in that time."""
+    old = replace(documents.unhealthy(), source=DocumentSource("agent", "this node"))
+    api.say(old)
+    said = words(run(page))
+    assert "The agent has stopped scraping" in said
+    assert old.verdict in said
+
+
+def test_a_range_of_two_days_names_the_days() -> None:
+    long = PageWindow(documents.END, documents.END + 2 * 86400)
+    assert header.clock(long.start, long) != header.clock(long.end, long)
+    assert header.clock(long.start, PageWindow(long.start, long.start + 60)) == "14:03:20"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from kvitals.rules.finding import EngineRow, Finding, Triage
@@ -9,8 +11,8 @@ from kvitals.rules.loader import SIGNAL_PREFIX
 from kvitals.ui.web import data, graphs, header, links, source_registry, state
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import inline_code, literal
-from kvitals.ui.web.sources.base import ChartLine, PageWindow
-from kvitals.ui.web.views import happenings
+from kvitals.ui.web.sources.base import ChartLine, Happening, PageWindow
+from kvitals.ui.web.views import happenings, timeline
 
 SIGNALS = (
     *("ttft_p99_seconds", "itl_p99_seconds", "waiting_avg", "running_avg", "kv_usage_p90", "prefix_hit_ratio"),
@@ -43,8 +45,8 @@ def show(place: str, look: PageWindow | None) -> None:
     for finding in _findings(row, triage):
         _finding(finding, triage)
     window = data.window(place, look)
-    happenings.show(place, window, engine=row.entity.title)
-    _signals(place, window, row)
+    own = happenings.show(place, window, engine=row.entity.title)
+    _signals(place, window, row, own, triage)
 
 
 def _pick(names: list[str], triage: Triage) -> str:
@@ -73,7 +75,8 @@ def _finding(finding: Finding, triage: Triage) -> None:
         links.of_finding(finding, triage)
 
 
-def _signals(place: str, window: PageWindow, row: EngineRow) -> None:
+def _signals(place: str, window: PageWindow, row: EngineRow, happened: Sequence[Happening], triage: Triage) -> None:
+    marks = timeline.moments(happened, triage, window)
     known = source_registry.knowledge().signals
     engine = row.entity.labels.get("engine", row.entity.title)
     for name in SIGNALS:
@@ -85,7 +88,8 @@ def _signals(place: str, window: PageWindow, row: EngineRow) -> None:
             header.failure(error.failure, key="signals-failure")
             return
         own = [ChartLine({"engine": engine}, one.points) for one in lines if one.labels.get("engine") == engine]
-        drawn = graphs.lines(own, known[name].unit, window.start, window.end)
+        limit = timeline.objective(name, triage)
+        drawn = graphs.lines(own, known[name].unit, window.start, window.end, marks=marks, objective=limit)
         if drawn is not None:
             st.caption(f"**{literal(_word(name))}**")
             graphs.show(drawn, key=f"engine-{name}")

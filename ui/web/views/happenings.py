@@ -21,17 +21,18 @@ MAX_ENGINES = 60
 _RANK = {"page": 0, "ticket": 1, "info": 2}
 
 
-def show(place: str, window: PageWindow, engine: str) -> None:
-    """The findings and events of one engine as lanes."""
+def show(place: str, window: PageWindow, engine: str) -> list[Happening]:
+    """Draw the findings and events of one engine as lanes; returns them."""
     try:
         told = data.past(place, window.start, window.end)
     except UnansweredError:
-        return
+        return []
     own = [one for one in told.happened if one.entity == engine]
     rows = [_lane(one, one.code if one.kind == "finding" else "events", window) for one in own]
     order = list(dict.fromkeys(str(row["lane"]) for row in rows))
     if rows:
         graphs.show(graphs.lanes(rows, order, window.start, window.end), key="engine-lanes")
+    return own
 
 
 def heat_map(place: str, window: PageWindow, engines: Sequence[EngineRow]) -> None:

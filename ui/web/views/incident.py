@@ -44,5 +44,9 @@ def _since(lead: Finding, triage: Triage, zone: tzinfo | None) -> str:
 def _lever(lever: LeverAdvice) -> str:
     setting = f": {inline_code(lever.setting.command or lever.setting.text)}" if lever.setting is not None else ""
     restart = " (needs a restart)" if lever.restart else ""
-    effect = f", expect {literal(lever.predicted[0].text)}" if lever.predicted else ""
+    effect = f", expect {literal(_effect(lever))}" if lever.predicted else ""
     return f"{literal(lever.title)}{setting}{restart}{effect}"
+
+
+def _effect(lever: LeverAdvice) -> str:
+    return f"{lever.predicted[0].title} {lever.predicted[0].text}"

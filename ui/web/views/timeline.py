@@ -29,6 +29,9 @@ USUAL = (
 SHOWN, MAX_SIGNALS = 6, 12
 """Signals at first, and at most: each is a chart, which takes a browser a tenth of a second."""
 MAX_LANES = 24
+MAX_MARKS = 20
+"""Of restarts and changes on the charts of signals, the latest; the lanes have all."""
+
 _RANK = {"page": 0, "ticket": 1, "info": 2}
 
 
@@ -50,7 +53,7 @@ def show(place: str, look: PageWindow | None) -> None:
             header.show_empty("Nothing happened in this window", "No finding, no restart, no change was seen in it.")
         if told.why_not_all:
             st.caption(literal(told.why_not_all))
-    _signals(place, window)
+    _signals(place, window, told.happened)
     _list(told.happened, zone)
 
 
@@ -141,9 +144,10 @@ def _stage_rows(cascade: Mapping[str, Any], window: PageWindow) -> list[dict[str
     ]
 
 
-def _signals(place: str, window: PageWindow) -> None:
+def _signals(place: str, window: PageWindow, happened: Sequence[Happening]) -> None:
     known = source_registry.knowledge().signals
-    triage = _document(place)
+    triage = document(place)
+    marks = moments(happened, triage, window)
     chosen = st.multiselect(
         "Signals",
         sorted(known),
@@ -159,14 +163,36 @@ def _signals(place: str, window: PageWindow) -> None:
         except UnansweredError as error:
             header.failure(error.failure, key="signals-failure")
             return
-        if not _signal(name, known[name], found, window):
+        if not _signal(name, known[name], found, window, marks, objective(name, triage)):
             empty.append(name.replace("_", " "))
     if empty:
         st.caption(f"no value in this window: {literal(', '.join(empty))}")
 
 
-def _signal(name: str, signal: Signal, found: list[ChartLine], window: PageWindow) -> bool:
-    drawn = graphs.lines(found, signal.unit, window.start, window.end)
+def moments(happened: Sequence[Happening], triage: Triage | None, window: PageWindow) -> list[graphs.Mark]:
+    """The marks of every chart: restarts and changes, and the onset of the document's first finding."""
+    marks = [graphs.Mark(one.start, f"{one.title} {one.text}".strip(), "event") for one in happened
+             if one.kind == "event"][-MAX_MARKS:]  # fmt: skip
+    lead = triage.leading[0] if triage is not None and triage.leading else None
+    if lead is not None and lead.since is not None:
+        marks.append(graphs.Mark(lead.since, f"onset of {lead.code} {lead.title}", "unhealthy"))
+    return [one for one in marks if window.start <= one.t <= window.end]
+
+
+def objective(signal: str, triage: Triage | None) -> float | None:
+    """The objective of a signal, in seconds; None where there is none."""
+    return next((one.seconds for one in (triage.slo if triage else ()) if signal == f"{one.name}_seconds"), None)
+
+
+def _signal(
+    name: str,
+    signal: Signal,
+    found: list[ChartLine],
+    window: PageWindow,
+    marks: Sequence[graphs.Mark],
+    limit: float | None,
+) -> bool:
+    drawn = graphs.lines(found, signal.unit, window.start, window.end, marks=marks, objective=limit)
     if drawn is None:
         return False
     with st.container(key=f"signal-{name}", gap=None):
@@ -189,7 +215,8 @@ def _telling(known: Mapping[str, Signal], triage: Triage | None) -> list[str]:
     return [name for name in dict.fromkeys([*USUAL[:3], *names, *USUAL]) if name in known][:SHOWN]
 
 
-def _document(place: str) -> Triage | None:
+def document(place: str) -> Triage | None:
+    """The document of the window that is shown; None: there is none."""
     try:
         return data.triage(place, state.picked_window())
     except UnansweredError:
