@@ -106,3 +106,22 @@ def test_the_range_of_the_header_is_typed_or_a_preset(url: str, driver: webdrive
     assert float(asked["to"][0]) - float(asked["from"][0]) == pytest.approx(60.0, abs=0.01)
     wait_for(driver, "window of 60 s")
     assert "This page failed" not in text_of(driver)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_text_of_a_button_can_be_read(url: str, driver: webdriver.Chrome, dark: bool) -> None:
+    visit(driver, f"{url}/?page=size", dark=dark)
+    wait_for(driver, "Size it")
+    colours = (
+        "const e = [...document.querySelectorAll('button')].find(b => b.innerText.includes('Size it'));"
+        "const s = getComputedStyle(e); return [s.color, s.backgroundColor]"
+    )
+    text, back = (_luminance(one) for one in driver.execute_script(colours))
+    assert (max(text, back) + 0.05) / (min(text, back) + 0.05) >= 4.5
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance of `rgb(r, g, b)`, by WCAG."""
+    parts = [int(one) / 255 for one in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

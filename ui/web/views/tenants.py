@@ -52,6 +52,9 @@ def show(place: str, look: PageWindow | None) -> None:
         )
         return
     if rows:
+        if look is not None:
+            st.caption("Hits, losses and blame count all that the source has seen; the time range applies to the charts "
+                       "of latency and requests.")  # fmt: skip
         _fairness(place, window)
         _table(rows)
         _reached(rows)
