@@ -53,8 +53,9 @@ def show(place: str, look: PageWindow | None) -> None:
         return
     if rows:
         if look is not None:
-            st.caption("Hits, losses and blame count all that the source has seen; the time range applies to the charts "
-                       "of latency and requests.")  # fmt: skip
+            st.caption(
+                "Hits, losses and blame count all that the source has seen. The time range applies to charts below."
+            )
         _fairness(place, window)
         _table(rows)
         _reached(rows)
