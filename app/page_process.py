@@ -34,7 +34,8 @@ _TASTE = {
     "server.showEmailPrompt": "false",
     "theme.baseFontSize": "15",
     "theme.light.primaryColor": "#0B63A5",
-    "theme.dark.primaryColor": "#56B4E9",
+    "theme.dark.primaryColor": "#2B7BBA",  # white text on it has 4.5:1
+    "theme.dark.linkColor": "#56B4E9",
     "theme.light.chartCategoricalColors": _LINES_LIGHT,
     "theme.dark.chartCategoricalColors": _LINES_DARK,
 }

@@ -158,7 +158,10 @@ def test_strangers_text_shows_as_itself_and_does_nothing(
     wanted = [" ".join(name.split()).replace("\u202e", "\ufffd") for name in names[:MAX_CARDS]]
     # The cards of the document before stay until the page is drawn to its end.
     wait_until(lambda: titles_of_cards(driver) == wanted, "the cards of this document are drawn")
-    for made in ("script", "iframe", "a:not([href^='#'])", "img", ".katex", "table", "del"):
+    own = "[data-testid='stPageLink-NavLink']"
+    for made in ("script", "iframe", f"a:not([href^='#']):not({own})", "img", ".katex", "table", "del"):
         assert driver.find_elements(By.CSS_SELECTOR, f".stMainBlockContainer {made}") == [], made
+    for link in driver.find_elements(By.CSS_SELECTOR, own):
+        assert str(link.get_attribute("href")).startswith(f"{url}/")
     assert hosts_asked(driver) == {"127.0.0.1"}
     assert console_errors(driver) == []

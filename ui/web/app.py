@@ -10,7 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from kvitals.app.page_settings import SettingsError, read
-from kvitals.ui.web import access, header, state
+from kvitals.ui.web import access, header, links, state
 from kvitals.ui.web.data import EVERY_SECONDS
 from kvitals.ui.web.failure import NotYetError, UnansweredError
 from kvitals.ui.web.sources.base import PageWindow
@@ -18,6 +18,7 @@ from kvitals.ui.web.views import (
     cache,
     cascades,
     efficiency,
+    engine,
     fleet,
     requests,
     rules,
@@ -57,6 +58,7 @@ SECTIONS = {
         PageView("Cascades", "cascades", "waterfall_chart", cascades.show),
         PageView("Requests", "requests", "swap_vert", requests.show),
         PageView("Fleet", "fleet", "dns", fleet.show),
+        PageView("Engine", "engine", "developer_board", engine.show),
         PageView("Efficiency", "efficiency", "savings", efficiency.show, live=False),
     ],
     "What to do": [
@@ -98,6 +100,7 @@ def main() -> None:
         for section, views in SECTIONS.items()
     }
     chosen = st.navigation(pages, position="sidebar", expanded=True)
+    links.register({page.url_path or FIRST: page for of in pages.values() for page in of})
     if wanted and (page := next((p for of in pages.values() for p in of if p.url_path == wanted), None)):
         st.switch_page(page, query_params=state.parameters())
     header.side(settings)
@@ -116,6 +119,8 @@ def _page(view: PageView) -> None:
 
 
 def _live(show: Callable[[str, PageWindow | None], None], place: str) -> None:
+    if show is not triage.show:  # it states the age in its verdict
+        header.show_age(place)
     _guarded(show, state.place(), state.picked_window())
     if (state.place(), state.picked_window()) != (place, None):
         st.rerun()  # the bar is about what was picked on the page, too

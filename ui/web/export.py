@@ -38,6 +38,31 @@ def document(triage: Triage, link: str = "") -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def impact(triage: Triage, lead: Finding) -> str:
+    """What users notice of a finding: the first symptom that it explains, else its own conclusion."""
+    return next((one for one in triage.explained(lead) if one.kind == "symptom"), lead).conclusion
+
+
+def incident(triage: Triage, link: str) -> str:
+    """The first finding for a chat: what, who, since when, its impact, the first lever, and a link to the moment."""
+    lead = triage.leading[0]
+    least = "at least " if lead.since_at_least else ""
+    since = f"{least}{moment(lead.since)}" if lead.since is not None else f"before {moment(triage.window.start)}"
+    lines = [
+        f"**{plain(triage.verdict)}** ({lead.code}, {lead.severity})",
+        "",
+        f"- Who: {plain(lead.entity.title)}",
+        f"- Since: {since}",
+        f"- Impact: {plain(impact(triage, lead))}",
+    ]
+    if lead.levers:
+        lever = lead.levers[0]
+        setting = f": {code(lever.setting.command or lever.setting.text)}" if lever.setting is not None else ""
+        effect = f", expect {plain(f'{lever.predicted[0].title} {lever.predicted[0].text}')}" if lever.predicted else ""
+        lines.append(f"- Now: {plain(lever.title)}{setting}{effect}")
+    return "\n".join([*lines, f"- Evidence: {link}"]) + "\n"
+
+
 def export_finding(finding: Finding, triage: Triage, link: str = "") -> str:
     """A single finding."""
     head = [

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import sys
+import time
 import traceback
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 
 import streamlit as st
 
 from kvitals.app.page_settings import PageSettings
 from kvitals.ui.web import access, data, source_registry, state
-from kvitals.ui.web.failure import Failure, UnansweredError
+from kvitals.ui.web.failure import Failure, NotYetError, UnansweredError
 from kvitals.ui.web.page_text import inline_code, literal, moment, span
 from kvitals.ui.web.sources.base import Extent, PageWindow
 
 PROGRESS_SECONDS = 0.5
 """How often the progress of an answer is drawn."""
 
-PRESETS = {"last 5 min": 300.0, "last 15 min": 900.0, "last hour": 3600.0, "last 6 hours": 21600.0}
+OLD_SECONDS = 60.0
+"""The age from which a live source's document is stated to be old."""
+
+TYPED = "%Y-%m-%d %H:%M:%S"
+"""How a moment is typed, in UTC."""
+
+PRESETS = {"last minute": 60.0, "last 5 min": 300.0, "last 15 min": 900.0, "last hour": 3600.0, "last 6 hours": 21600.0}
 
 
 def side(settings: PageSettings) -> None:
@@ -35,9 +42,26 @@ def top(title: str, place: str, look: PageWindow | None, *, windowed: bool, may_
         st.markdown(f":material/cable: {inline_code(source_registry.place_name(place))}", width="content")
         if windowed:
             _window(place, look)
-        with st.popover("Share", icon=":material/link:", key="share"):
-            _share(place)
+        shared = st.popover("Share", icon=":material/link:", key="share", on_change="rerun")
+        with shared:
+            _share(place, look, opened=bool(shared.open))
         return live and st.toggle("Live", value=True, key="live", help=f"Ask again every {data.EVERY_SECONDS} seconds.")
+
+
+def show_age(place: str) -> None:
+    """On a page that shows the present: that a live source has stopped, with its last verdict. Without it a page that
+    has nothing of the last minutes would look like one where nothing happened."""
+    with st.container():  # it comes and goes, and must not move the elements below
+        try:
+            triage = data.triage(place, None)
+        except (UnansweredError, NotYetError):
+            return
+        age = time.time() - triage.window.end
+        if triage.source.kind in ("agent", "live") and age > OLD_SECONDS:
+            st.markdown(
+                f":material/history: **The agent has stopped scraping {span(age)} ago.** Its last verdict: "
+                f"{literal(triage.verdict)}"
+            )
 
 
 def failure(told: Failure, *, key: str = "failure") -> None:
@@ -120,21 +144,49 @@ def _window(place: str, look: PageWindow | None) -> None:
         there = data.extent(place)
     except UnansweredError:
         return
-    zone = state.zone()
     live = _is_live(place)
     now = "now" if live else "the end"
-    label = now if look is None else f"{_clock(look.start, zone)} to {_clock(look.end, zone)}"
+    label = now if look is None else f"{clock(look.start, look)} to {clock(look.end, look)}"
     with st.popover(label, icon=":material/schedule:", key="window"):
-        st.markdown("**Which window everything is about**")
+        st.markdown("**Time range of every page, in UTC**")
         picker(there, look, key="bar")
+        _typed(there, look)
         with st.container(horizontal=True):
-            if live:
-                for name, seconds in PRESETS.items():
-                    if there.end - seconds >= there.start - 1:
-                        chosen = PageWindow(there.end - seconds, there.end)
-                        st.button(name, key=f"preset-{seconds:.0f}", on_click=state.pick, args=(chosen,))
+            for name, seconds in PRESETS.items():
+                if there.end - seconds >= there.start - 1:
+                    chosen = PageWindow(there.end - seconds, there.end)
+                    st.button(name, key=f"preset-{seconds:.0f}", on_click=state.pick, args=(chosen,))
             if look is not None:
                 st.button(f"Back to {now}", key="back", icon=":material/undo:", on_click=state.pick, args=(None,))
+
+
+def clock(t: float, window: PageWindow) -> str:
+    """A moment of a window: with the day where the window is of more than one."""
+    days = {datetime.fromtimestamp(at, UTC).date() for at in (window.start, window.end)}
+    return f"{datetime.fromtimestamp(t, UTC):{'%d %b %H:%M:%S' if len(days) > 1 else '%H:%M:%S'}}"
+
+
+def _typed(there: Extent, look: PageWindow | None) -> None:
+    """A range by its first and last moment."""
+    shown = look or PageWindow(max(there.start, there.end - there.window), there.end)
+    with st.form("typed-window", border=False), st.container(horizontal=True, vertical_alignment="bottom"):
+        texts = [
+            st.text_input(name, value=f"{datetime.fromtimestamp(t, UTC):{TYPED}}", max_chars=19)
+            for name, t in (("From", shown.start), ("To", shown.end))
+        ]
+        asked = st.form_submit_button("Show", icon=":material/schedule:")
+    if not asked:
+        return
+    try:
+        start, end = (datetime.strptime(text.strip(), TYPED).replace(tzinfo=UTC).timestamp() for text in texts)
+    except ValueError:
+        st.caption(f":material/warning: A moment is written like {texts[0][:4]}-11-30 14:05:00, in UTC.")
+        return
+    if end - start < state.LEAST_SECONDS:
+        st.caption(f":material/warning: The range is shorter than {state.LEAST_SECONDS:.0f} s.")
+        return
+    state.pick(PageWindow(start, end))
+    st.rerun()
 
 
 def picker(there: Extent, look: PageWindow | None, *, key: str) -> None:
@@ -167,21 +219,23 @@ def picker(there: Extent, look: PageWindow | None, *, key: str) -> None:
         on_change=picked,
         label_visibility="collapsed",
     )
-    st.caption(f"of {span(there.end - there.start)}, {literal(moment(there.start, zone))} to {_clock(there.end, zone)}")
+    whole = PageWindow(there.start, there.end)
+    picked_ = f"{clock(chosen.start, whole)} to {clock(chosen.end, whole)}"
+    st.caption(f"**{picked_}** of {span(whole.seconds)}, {literal(moment(there.start))} to {clock(there.end, whole)}")
 
 
 def _step(there: Extent) -> timedelta:
     return timedelta(seconds=1 if there.end - there.start <= 3600 else 15)
 
 
-def _share(place: str) -> None:
+def _share(place: str, look: PageWindow | None, *, opened: bool) -> None:
     st.markdown("**A link to what you see**")
     st.code(state.link(), language=None, wrap_lines=True)
+    if opened and look is None and _is_live(place):
+        there = data.extent(place)
+        st.markdown("**A link to this moment**")
+        st.code(state.link(PageWindow(there.end - there.window, there.end)), language=None, wrap_lines=True)
     if not source_registry.is_known(place):
         st.caption("The address that you typed is not in it: whoever opens it sees what the page was started with.")
     elif place.startswith(source_registry.UPLOAD):
         st.caption("It shows the uploaded recording until this page is started anew.")
-
-
-def _clock(t: float, zone: tzinfo | None) -> str:
-    return f"{datetime.fromtimestamp(t, zone or UTC):%H:%M:%S}"

@@ -1,9 +1,11 @@
-"""What one viewer looks at: a source and a window. Both are in the address, so that a link shows the same."""
+"""What one viewer looks at: a source, a window, and what is picked on the page. All of it is in the address, so that a
+link shows the same."""
 
 from __future__ import annotations
 
 import math
 import zoneinfo
+from collections.abc import Mapping
 from datetime import tzinfo
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
@@ -13,28 +15,75 @@ from kvitals.ui.web import source_registry
 from kvitals.ui.web.sources.base import PageWindow
 
 SOURCE, FROM, TO, PAGE = "source", "from", "to", "page"
+FOCUS = ("engine", "tenant", "request", "rule", "lever")
+"""What a link may pick on a page, by parameter."""
+
+GO = "go"
+"""Parameter of the links on the page: the number of links followed before. The browser repeats an old address in
+requests that are under way, so an address counts once."""
+
+MAX_FOCUS = 300
+"""Characters of a name in a link."""
+
 _PLACE, _LOOK, _TAKEN, _PAGE = "place", "look", "link-taken", "shown-page"
+_FOCUS, _PENDING, _FOLLOWED, _FOCUS_PAGE = "focus", "focus-pending", "links-followed", "focus-page"
 LEAST_SECONDS = 5.0
 
 
 def take_link() -> str:
-    """Begin with what the address names; afterwards the viewer's choices count, and the address follows them.
+    """Adopt what the address names, once for each link that is opened or followed. Between links the viewer's choices
+    count, and the address follows them.
 
-    Returns the page that it names, the first time. Links name it as a parameter: of a path Streamlit's own browser
-    code first asks for what is not there.
+    Returns the page that a link names as a parameter, at the first visit: of a path Streamlit's own browser code first
+    requests what is not there.
     """
-    page = ""
-    if not st.session_state.get(_TAKEN):
-        st.session_state[_TAKEN] = True
-        page = st.query_params.get(PAGE, "")
-        place = st.query_params.get(SOURCE, "")
-        if place and source_registry.is_known(place):
-            st.session_state[_PLACE] = place
-        st.session_state[_LOOK] = _look_of(st.query_params.get(FROM, ""), st.query_params.get(TO, ""))
+    told = st.query_params.to_dict()
+    first_visit = not st.session_state.get(_TAKEN)
+    followed = told.get(GO) == str(_followed())
+    if not first_visit and not followed:
+        return ""
+    st.session_state[_TAKEN] = True
+    st.session_state[_FOLLOWED] = _followed() + followed
+    source = told.get(SOURCE, "")
+    if source and source_registry.is_known(source):
+        st.session_state[_PLACE] = source
+    st.session_state[_LOOK] = _look_of(told.get(FROM, ""), told.get(TO, ""))
+    picked = {name: told[name][:MAX_FOCUS] for name in FOCUS if told.get(name)}
+    st.session_state[_FOCUS], st.session_state[_PENDING] = picked, dict(picked)
+    st.session_state[_FOCUS_PAGE] = None
+    return told.get(PAGE, "") if first_visit else ""
+
+
+def _followed() -> int:
+    return int(st.session_state.get(_FOLLOWED, 0))
+
+
+def write_address() -> None:
+    """Let the address name what is shown."""
     told = parameters()
     if st.query_params.to_dict() != told:
         st.query_params.from_dict(told)
-    return page
+
+
+def linked(name: str) -> str:
+    """What the link that was just opened picks, at the first question only; empty: nothing. For the widget that
+    picks it."""
+    pending = st.session_state.get(_PENDING) or {}
+    return str(pending.pop(name, ""))
+
+
+def focus(name: str) -> str:
+    """What is picked on this page, by the parameter of its links; empty: nothing."""
+    return str((st.session_state.get(_FOCUS) or {}).get(name, ""))
+
+
+def keep(name: str, value: str) -> None:
+    """What the viewer picked on this page: the address names it."""
+    picked = dict(st.session_state.get(_FOCUS) or {})
+    if picked.get(name, "") != value:
+        picked.pop(name, None)
+        st.session_state[_FOCUS] = picked | ({name: value} if value else {})
+        write_address()
 
 
 def place() -> str:
@@ -62,23 +111,45 @@ def pick(chosen: PageWindow | None) -> None:
 
 def parameters() -> dict[str, str]:
     """What a link needs to show the same. An address that somebody typed is not told to others."""
+    picked = {name: focus(name) for name in FOCUS if focus(name)}
+    return _parameters(picked_window(), picked)
+
+
+def link_parameters(window: PageWindow | None, picked: Mapping[str, str]) -> dict[str, str]:
+    """The parameters of a link on this page to another page."""
+    return _parameters(window, {name: value[:MAX_FOCUS] for name, value in picked.items() if value}) | {
+        GO: str(_followed())
+    }
+
+
+def _parameters(window: PageWindow | None, picked: Mapping[str, str]) -> dict[str, str]:
     told = {SOURCE: place()} if place() != source_registry.first() and source_registry.is_known(place()) else {}
-    if (window := picked_window()) is not None:
+    if window is not None:
         told |= {FROM: f"{window.start:.3f}", TO: f"{window.end:.3f}"}
-    return told
+    return told | dict(picked)
 
 
-def link() -> str:
-    """An address that shows what is seen now."""
+def link(pinned: PageWindow | None = None) -> str:
+    """An address that shows what is seen now; with `pinned` it shows that window at any later time."""
     parts = urlsplit(st.context.url or "http://localhost/")
-    page = str(st.session_state.get(_PAGE, ""))
-    told = ({PAGE: page} if page else {}) | parameters()
-    return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(told), ""))
+    picked = {name: focus(name) for name in FOCUS if focus(name)}
+    told = ({PAGE: page()} if page() else {}) | _parameters(picked_window() or pinned, picked)
+    return urlunsplit((parts.scheme, parts.netloc, "/", urlencode(told), ""))
 
 
 def on_page(path: str) -> None:
-    """Remember which page is shown, for links."""
+    """Remember which page is shown, for links. What was picked on another page is not picked on this one."""
     st.session_state[_PAGE] = path
+    of = st.session_state.get(_FOCUS_PAGE)
+    if of is not None and of != path:
+        st.session_state[_FOCUS], st.session_state[_PENDING] = {}, {}
+    st.session_state[_FOCUS_PAGE] = path
+    write_address()
+
+
+def page() -> str:
+    """The path of the page that is shown; empty: the first one."""
+    return str(st.session_state.get(_PAGE, ""))
 
 
 def zone() -> tzinfo | None:

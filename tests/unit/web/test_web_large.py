@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from kvitals.app.cache import CacheReport
-from kvitals.rules.finding import Entity, Finding, Triage
+from kvitals.rules.finding import EngineRow, Entity, Finding, Triage
 from kvitals.ui.web import source_registry
 from kvitals.ui.web.sources.base import ChartLine, Extent, PastEvents
 from kvitals.ui.web.views import finding, fleet, tenants, triage
@@ -66,7 +66,12 @@ def large(monkeypatch: pytest.MonkeyPatch) -> Large:
     document = documents.document(
         healthy=False, verdict="Large.", causes=[pool, *of_each("KVC01")], symptoms=symptoms, unknown=of_each("SCH01")
     )
-    document = replace(document, coverage=replace(coverage, engines=engines))
+    rows = [
+        EngineRow(entity=Entity("engine", one, one["engine"]), about={}, healthy=False, verdict="Large.",
+                  severity="page" if i == ENGINES - 1 else "ticket", findings=[f"KVC01-{i}"], figures={}, course=[])
+        for i, one in enumerate(engines)
+    ]  # fmt: skip
+    document = replace(document, coverage=replace(coverage, engines=engines), engines=rows)
     open_source = source_registry.open_source
     real = open_source(CASCADE).blocks()
     sums = next(iter(real.cache["tenants"].values()))
@@ -91,7 +96,11 @@ def test_triage_of_many_engines_is_short(large: Large) -> None:
 def test_the_fleet_shows_the_worst(large: Large) -> None:
     app = run("fleet")
     assert len(app.dataframe[0].value) == fleet.TOP
-    assert f"the {fleet.TOP} with the worst findings of {ENGINES:,}" in words(app)
+    assert next(iter(app.dataframe[0].value["engine"])) == f"e{ENGINES - 1}", "the only one with a page"
+    assert list(app.dataframe[0].value["engine"])[1:4] == ["e0", "e1", "e2"]
+    assert f"the first {fleet.TOP} of {ENGINES:,}" in words(app)
+    app.text_input(key="fleet-word").set_value("p3 e10").run()
+    assert set(app.dataframe[0].value["pool"]) == {"p3"}
     assert next(m.value for m in app.metric) == f"{ENGINES:,}"
 
 

@@ -9,7 +9,7 @@ from datetime import tzinfo
 import streamlit as st
 
 from kvitals.rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, Triage
-from kvitals.ui.web import export, state
+from kvitals.ui.web import export, links, state
 from kvitals.ui.web.charts import chart, show
 from kvitals.ui.web.page_text import count, inline_code, literal, moment
 
@@ -42,6 +42,8 @@ def card(
         st.markdown(literal(finding.conclusion))
         _since(finding, zone)
         _explains(finding, explained)
+        if whole and finding != triage.leading[0]:  # the incident has the links of the first finding
+            links.of_finding(finding, triage)
         if whole:
             _details(finding, triage, explained)
             return

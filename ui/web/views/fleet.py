@@ -8,12 +8,12 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from kvitals.rules.finding import Finding, Triage
-from kvitals.ui.web import data, graphs, header, source_registry, tables
+from kvitals.rules.finding import EngineRow, Finding, Triage
+from kvitals.ui.web import data, graphs, header, links, source_registry, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.page_text import count, inline_code, literal
 from kvitals.ui.web.sources.base import PageWindow
-from kvitals.ui.web.views import knee
+from kvitals.ui.web.views import happenings, knee
 
 TOP = 500
 DRAWN = 25
@@ -22,6 +22,10 @@ SIGNALS = (
     "generation_tokens_per_second",
 )
 _RANK = {"page": 0, "ticket": 1, "info": 2}
+LINKED = 12
+"""Engines with a link of their own above the table, in its order."""
+
+_ORDERS = ("severity", "name", "pool", "model", "node")
 _GROUPS = ("pool", "role", "model", "system", "version", "node")
 
 
@@ -38,7 +42,10 @@ def show(place: str, look: PageWindow | None) -> None:
     worst = _by_engine(fired)
     _figures(engines, worst)
     values = _values(triage)
-    _table(engines, worst, values)
+    rows = _selected(triage, fired)
+    happenings.heat_map(place, data.window(place, look), rows)
+    _engine_links(rows)
+    _table(rows, fired, values)
     _groups(engines, worst)
     _wide(fired)
     _outliers(values)
@@ -76,36 +83,64 @@ def _values(triage: Triage) -> dict[str, dict[str, float]]:
     return {name: found[name] for name in SIGNALS if name in found}
 
 
-def _table(
-    engines: Sequence[Mapping[str, str]],
-    worst: Mapping[str, Sequence[Finding]],
-    values: Mapping[str, Mapping[str, float]],
-) -> None:
-    ordered = sorted(engines, key=lambda one: _order(worst.get(one.get("engine", ""), ())))
+def _selected(triage: Triage, fired: Sequence[Finding]) -> list[EngineRow]:
+    """The engines that match the search, in the chosen order."""
+    rows = list(triage.engines)
+    if len(rows) < 2:
+        return rows
+    titles = {f.id: f.title for f in fired}
+    with st.container(horizontal=True, vertical_alignment="bottom", key="fleet-search"):
+        wanted = st.text_input(
+            "Search", max_chars=100, placeholder="name, pool, model, node or cause", key="fleet-word"
+        )
+        order = st.segmented_control("Sort by", list(_ORDERS), default="severity", required=True, key="fleet-order")
+    words = wanted.lower().split()
+
+    def text(row: EngineRow) -> str:
+        parts = [row.entity.title, *row.entity.labels.values(), *row.about.values()]
+        return " ".join([*parts, happenings.first_cause(row, titles)]).lower()
+
+    rows = [row for row in rows if all(word in text(row) for word in words)]
+    rows.sort(key=lambda row: happenings.natural(row.entity.title))
+    if order == "severity":
+        rows.sort(key=happenings.severity_order)
+    elif order in _GROUPS:
+        rows.sort(key=lambda row: _label(row, str(order)))
+    return rows
+
+
+def _label(row: EngineRow, name: str) -> str:
+    return row.about.get(name) or row.entity.labels.get(name, "")
+
+
+def _engine_links(rows: Sequence[EngineRow]) -> None:
+    """The pages of the first engines: a table has no links."""
+    with st.container(horizontal=True, gap="small", key="engine-links"):
+        for row in rows[:LINKED]:
+            links.link(row.entity.title, "engine", "developer_board", engine=row.entity.title)
+
+
+def _table(selected: Sequence[EngineRow], fired: Sequence[Finding], values: Mapping[str, Mapping[str, float]]) -> None:
+    titles = {f.id: f.title for f in fired}
     rows = []
-    for one in ordered[:TOP]:
-        name = one.get("engine", "")
-        found = worst.get(name, ())
+    for one in selected[:TOP]:
+        name = one.entity.title
         row: dict[str, Any] = {
             "engine": name,
-            "worst": found[0].severity if found else "",
-            "what": found[0].title if found else "nothing found",
-            "findings": len(found),
+            "worst": one.severity or "",
+            "what": happenings.first_cause(one, titles) or "nothing found",
+            "findings": len(one.findings),
         }
         row |= {_word(signal): of.get(name) for signal, of in values.items()}
-        rows.append(row | {k: one[k] for k in _GROUPS if one.get(k)})
+        rows.append(row | {k: label for k in _GROUPS if (label := _label(one, k))})
     known = source_registry.knowledge().signals
     formats = {"ratio": "percent", "seconds": "%.3f s"}
     config: dict[str, Any] = {_word(name): tables.number(formats.get(known[name].unit, "%.1f")) for name in values}
     config["engine"] = st.column_config.TextColumn(pinned=True)
     config["what"] = st.column_config.TextColumn(width=330)
     tables.show(rows, "engines", config, most=460)
-    if len(engines) > TOP:
-        st.caption(f"the {TOP} with the worst findings of {len(engines):,}")
-
-
-def _order(found: Sequence[Finding]) -> tuple[int, int]:
-    return (_RANK.get(found[0].severity, 3) if found else 9, -len(found))
+    if len(selected) > TOP:
+        st.caption(f"the first {TOP} of {len(selected):,}")
 
 
 def _word(signal: str) -> str:

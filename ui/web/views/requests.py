@@ -12,7 +12,7 @@ from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail import IN_WORDS, TailReport
 from kvitals.app.request_sources import NamedRequest, RequestAnswer, RequestQuery
 from kvitals.ui.formats import GROUP_WORDS, TIME_WORDS, seconds
-from kvitals.ui.web import data, graphs, header, state, tables
+from kvitals.ui.web import data, graphs, header, links, state, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.page_text import count, inline_code, literal, moment
 from kvitals.ui.web.sources.base import PageWindow
@@ -25,11 +25,14 @@ _WHICH = {"slowest": "Slowest", "newest": "Newest"}
 
 def show(place: str, look: PageWindow | None) -> None:
     """The tail by phase, then a waterfall of each."""
+    if wanted := state.linked("request"):
+        st.session_state["request-id"] = wanted
     with st.container(horizontal=True, vertical_alignment="bottom", key="which"):
         which = st.segmented_control(
             "Which", list(_WHICH), default="slowest", format_func=_WHICH.__getitem__, key="which-requests"
         )
         name = st.text_input("or one by its id or trace id", max_chars=MAX_ID, key="request-id").strip()
+    state.keep("request", name)
     asked = (
         RequestQuery(name=name)
         if name
@@ -197,6 +200,12 @@ def _request(told: NamedRequest) -> None:
         st.markdown(literal(f"tokens: {_tokens(record)}"))
         if record.error or record.finish:
             st.markdown(literal(f"ended: {' '.join(t for t in (record.finish, record.error) if t)}"))
+        with st.container(horizontal=True, gap="small", key="request-links"):
+            links.link("This request", "requests", "swap_vert", request=record.id)
+            if record.tenant:
+                links.link("Tenant", "tenants", "groups", tenant=record.tenant)
+            for engine in dict.fromkeys(record.engines.values()):
+                links.link(engine, "engine", "developer_board", engine=engine)
         phases = [_phase(phase.name, phase.seconds, phase.source, phase.why) for phase in record.phases]
         tables.show(phases, f"phases-{record.id}-{record.start:.3f}")
         if not record.complete:

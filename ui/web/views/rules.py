@@ -12,7 +12,7 @@ from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters
 from kvitals.rules.model import SCOPES, Rule
 from kvitals.rules.proof import proof_of
 from kvitals.series.promql import PromQLError, expand
-from kvitals.ui.web import data, graphs, source_registry, tables
+from kvitals.ui.web import data, graphs, source_registry, state, tables
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal, prose
 from kvitals.ui.web.sources.base import MAX_STEPS, ChartLine, PageWindow
@@ -37,13 +37,16 @@ def show(place: str, look: PageWindow | None) -> None:
     groups = sorted({rule.group for rule in known.rules.values()})
     group = right.selectbox("Group", ["all", *groups], key="rule-group")
     codes = [code for code in codes if group in ("all", known.rules[code].group)]
+    if (wanted := state.linked("rule")) in codes:
+        st.session_state[f"rule-{group}"] = wanted
     code = left.selectbox(
         "Rule",
         codes,
-        index=_first(codes, said),
+        index=None if f"rule-{group}" in st.session_state else _first(codes, said),
         format_func=lambda c: f"{c} {known.rules[c].title}",
         key=f"rule-{group}",
     )
+    state.keep("rule", code or "")
     with st.expander(f"All of them: {count(len(codes), 'rule')}", key="all-rules"):
         tables.show([_listed(known.rules[c], said) for c in codes], "rules", most=320)
     for problem in known.problems[:20]:

@@ -11,7 +11,7 @@ import streamlit as st
 from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.request_sources import RequestQuery
 from kvitals.ui.formats import short
-from kvitals.ui.web import data, graphs, header, tables
+from kvitals.ui.web import data, graphs, header, links, state, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, literal
@@ -21,6 +21,9 @@ from kvitals.ui.web.views.blocks import tenant_of
 TOP = 200
 DRAWN = 15
 MATRIX = 12
+LINKED = 5
+"""Requests of a tenant's tail with a link of their own."""
+
 TTFT = "topk(8, histogram_quantile(0.99, sum by (tenant, le) (rate(kvitals_tenant_ttft_seconds_bucket[1m]))))"
 RATE = "topk(8, sum by (tenant) (rate(kvitals_tenant_requests_total[1m])))"
 FAIRNESS = "kvitals_cache_fairness"
@@ -49,6 +52,10 @@ def show(place: str, look: PageWindow | None) -> None:
         )
         return
     if rows:
+        if look is not None:
+            st.caption(
+                "Hits, losses and blame count all that the source has seen. The time range applies to charts below."
+            )
         _fairness(place, window)
         _table(rows)
         _reached(rows)
@@ -234,7 +241,10 @@ def _tail(
     if not tenants:
         return
     st.markdown("### The slowest requests of one tenant")
+    if (wanted := state.linked("tenant")) in tenants:
+        st.session_state["tenant-tail"] = wanted
     chosen = st.selectbox("Tenant", tenants, format_func=lambda t: tenant_of(t, known), key="tenant-tail")
+    state.keep("tenant", chosen)
     try:
         found = data.requests(place, RequestQuery(slowest=20, tenant=chosen))
     except UnansweredError as error:
@@ -255,6 +265,9 @@ def _tail(
         }
         for told in found.requests
     ]
+    with st.container(horizontal=True, gap="small", key="tail-links"):
+        for told in found.requests[:LINKED]:
+            links.link(graphs.brief(told.record.id, 14), "requests", "swap_vert", request=told.record.id)
     timed = tables.number("%.3f s")
     tables.show(table, "tail", {"to the first token": timed, "end to end": timed}, most=260)
     st.caption(f"the {count(len(table), 'slowest request')} of {literal(tenant_of(chosen, known))} that are kept; "

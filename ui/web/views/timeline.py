@@ -29,6 +29,9 @@ USUAL = (
 SHOWN, MAX_SIGNALS = 6, 12
 """Signals at first, and at most: each is a chart, which takes a browser a tenth of a second."""
 MAX_LANES = 24
+MAX_MARKS = 20
+"""Of restarts and changes on the charts of signals, the latest; the lanes have all."""
+
 _RANK = {"page": 0, "ticket": 1, "info": 2}
 
 
@@ -50,7 +53,7 @@ def show(place: str, look: PageWindow | None) -> None:
             header.show_empty("Nothing happened in this window", "No finding, no restart, no change was seen in it.")
         if told.why_not_all:
             st.caption(literal(told.why_not_all))
-    _signals(place, window)
+    _signals(place, window, told.happened)
     _list(told.happened, zone)
 
 
@@ -79,23 +82,36 @@ def _lanes(
     happened: Sequence[Happening], cascades: Sequence[Mapping[str, Any]], window: PageWindow
 ) -> tuple[list[str], list[dict[str, Any]], int]:
     """Names of the lanes from top to bottom, what is in them, and how many were left out."""
-    verdicts = [_row("verdict", one.severity, one, window) for one in happened if one.kind == "verdict"]
+    verdicts = [lane_row("verdict", one.severity, one, window) for one in happened if one.kind == "verdict"]
     findings = sorted(
         (one for one in happened if one.kind == "finding"),
         key=lambda one: (_RANK.get(one.severity, 3), one.start, one.code),
     )
-    codes = list(dict.fromkeys(one.code for one in findings))
-    kept = codes[:MAX_LANES]
-    rows = [*verdicts, *(_row(one.code, one.severity, one, window) for one in findings if one.code in kept)]
+    several = len({one.entity for one in findings}) > 1
+    names = list(dict.fromkeys(_lane(one) for one in findings))
+    kept = names[:MAX_LANES]
+    shown = [one for one in findings if _lane(one) in kept]
+    rows = [*verdicts, *(_named(lane_row(_lane(one), one.severity, one, window), several) for one in shown)]
     stages = [row for cascade in cascades for row in _stage_rows(cascade, window)]
-    events = [_row("events", "event", one, window) for one in happened if one.kind == "event"]
+    events = [lane_row("events", "event", one, window) for one in happened if one.kind == "event"]
     lanes = (["verdict"] if verdicts else []) + kept
     lanes += list(dict.fromkeys(str(row["lane"]) for row in stages)) + (["events"] if events else [])
     rows = [row for row in [*rows, *stages, *events] if row["end"] >= window.start and row["start"] <= window.end]
-    return lanes, rows, len(codes) - len(kept)
+    return lanes, rows, len(names) - len(kept)
 
 
-def _row(lane: str, color: str, one: Happening, window: PageWindow) -> dict[str, Any]:
+def _lane(one: Happening) -> str:
+    """A finding's lane: its code, which the axis shows, and its entity. Engines do not share one."""
+    return f"{one.code} {one.entity}".strip()
+
+
+def _named(row: dict[str, Any], several: bool) -> dict[str, Any]:
+    """With the entity in the words of the bar, where there are several entities."""
+    return row | {"label": f"{row['where']}: {row['label']}"} if several and row["where"] else row
+
+
+def lane_row(lane: str, color: str, one: Happening, window: PageWindow) -> dict[str, Any]:
+    """A happening as a bar or mark of `graphs.lanes`."""
     end = one.end if one.end is not None else one.start
     title = one.title if not one.text or one.kind == "finding" else f"{one.title}: {one.text}"
     return {
@@ -128,9 +144,10 @@ def _stage_rows(cascade: Mapping[str, Any], window: PageWindow) -> list[dict[str
     ]
 
 
-def _signals(place: str, window: PageWindow) -> None:
+def _signals(place: str, window: PageWindow, happened: Sequence[Happening]) -> None:
     known = source_registry.knowledge().signals
-    triage = _document(place)
+    triage = document(place)
+    marks = moments(happened, triage, window)
     chosen = st.multiselect(
         "Signals",
         sorted(known),
@@ -146,14 +163,36 @@ def _signals(place: str, window: PageWindow) -> None:
         except UnansweredError as error:
             header.failure(error.failure, key="signals-failure")
             return
-        if not _signal(name, known[name], found, window):
+        if not _signal(name, known[name], found, window, marks, objective(name, triage)):
             empty.append(name.replace("_", " "))
     if empty:
         st.caption(f"no value in this window: {literal(', '.join(empty))}")
 
 
-def _signal(name: str, signal: Signal, found: list[ChartLine], window: PageWindow) -> bool:
-    drawn = graphs.lines(found, signal.unit, window.start, window.end)
+def moments(happened: Sequence[Happening], triage: Triage | None, window: PageWindow) -> list[graphs.Mark]:
+    """The marks of every chart: restarts and changes, and the onset of the document's first finding."""
+    marks = [graphs.Mark(one.start, f"{one.title} {one.text}".strip(), "event") for one in happened
+             if one.kind == "event"][-MAX_MARKS:]  # fmt: skip
+    lead = triage.leading[0] if triage is not None and triage.leading else None
+    if lead is not None and lead.since is not None:
+        marks.append(graphs.Mark(lead.since, f"onset of {lead.code} {lead.title}", "unhealthy"))
+    return [one for one in marks if window.start <= one.t <= window.end]
+
+
+def objective(signal: str, triage: Triage | None) -> float | None:
+    """The objective of a signal, in seconds; None where there is none."""
+    return next((one.seconds for one in (triage.slo if triage else ()) if signal == f"{one.name}_seconds"), None)
+
+
+def _signal(
+    name: str,
+    signal: Signal,
+    found: list[ChartLine],
+    window: PageWindow,
+    marks: Sequence[graphs.Mark],
+    limit: float | None,
+) -> bool:
+    drawn = graphs.lines(found, signal.unit, window.start, window.end, marks=marks, objective=limit)
     if drawn is None:
         return False
     with st.container(key=f"signal-{name}", gap=None):
@@ -176,7 +215,8 @@ def _telling(known: Mapping[str, Signal], triage: Triage | None) -> list[str]:
     return [name for name in dict.fromkeys([*USUAL[:3], *names, *USUAL]) if name in known][:SHOWN]
 
 
-def _document(place: str) -> Triage | None:
+def document(place: str) -> Triage | None:
+    """The document of the window that is shown; None: there is none."""
     try:
         return data.triage(place, state.picked_window())
     except UnansweredError:

@@ -14,9 +14,9 @@ from kvitals.ui.web import data, export, header, source_registry, state
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
 from kvitals.ui.web.sources.base import PageWindow
+from kvitals.ui.web.views import incident
 from kvitals.ui.web.views.finding import card
 
-OLD_SECONDS = 60.0
 MAX_CARDS, MAX_LINES, MAX_ENGINES = 12, 200, 12
 """Of a large fleet; the worst are first. Others are one line each, then counted."""
 
@@ -83,8 +83,9 @@ def _verdict(triage: Triage, zone: tzinfo | None) -> None:
     with st.container(key=f"verdict-{name}"):
         st.markdown(f"**{icon} {word}**")
         st.markdown(f"# {literal(triage.verdict)}")
+        incident.show(triage, zone)
         if triage.regime is not None:
-            st.markdown(literal(triage.regime.sentence))
+            st.caption(literal(triage.regime.sentence))
         window = f"window of {span(triage.window.seconds)} up to {moment(triage.window.end, zone)}"
         if triage.window.cold:
             window += ", nothing seen before it"
@@ -93,9 +94,9 @@ def _verdict(triage: Triage, zone: tzinfo | None) -> None:
         if triage.slo:
             st.caption("judged by " + " · ".join(_objective(s) for s in triage.slo))
         age = time.time() - triage.window.end
-        if triage.source.kind == "prometheus" and age > OLD_SECONDS:
+        if triage.source.kind == "prometheus" and age > header.OLD_SECONDS:
             st.caption(f":material/history: judged {span(age)} ago")
-        if triage.source.kind in ("agent", "live") and age > OLD_SECONDS:
+        if triage.source.kind in ("agent", "live") and age > header.OLD_SECONDS:
             st.markdown(f":material/history: **This answer is {span(age)} old.** The agent has stopped scraping.")
 
 

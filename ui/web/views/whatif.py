@@ -16,8 +16,9 @@ from kvitals.kvcache.eviction import POLICIES, Policy
 from kvitals.kvcache.routing import ROUTINGS, Routing
 from kvitals.kvcache.sampling import SampleError
 from kvitals.kvcache.whatif import MAX_NODES, ReplayPlan, ReplayRow, what_if
+from kvitals.rules.finding import Triage
 from kvitals.ui.formats import short
-from kvitals.ui.web import data, graphs, header, source_registry, tables
+from kvitals.ui.web import data, graphs, header, source_registry, state, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.page_text import count, literal
 from kvitals.ui.web.sources.base import PageWindow
@@ -31,22 +32,24 @@ MAX_TEXT = 200
 
 def show(place: str, look: PageWindow | None) -> None:
     """The form, then its rows."""
-    del look  # all look-ups are replayed: a cache's past is part of what it finds
+    # All look-ups are replayed, whatever the window: a cache's past is part of what it finds.
     of = replace(data.lookups(place), title=source_registry.place_name(place))
     _about(of)
+    linked = _linked(place, look, of)
     with st.form("what-if"):
         first, second = st.columns(2)
         capacities = first.text_input(
             "Capacities of one node",
             value="1x,2x,4x,inf" if of.today else "1000000t,inf",
             max_chars=MAX_TEXT,
+            key="what-if-capacities",
             help="blocks (1953), tokens (3000000t), a multiple of today's (2x), endless (inf)",
         )
         today = second.text_input(
             "Today's capacity", value=str(of.today or ""), max_chars=40, help="blocks, or tokens as in 3000000t"
         )
-        policies = first.multiselect("Eviction", POLICIES, default=["lru"])
-        routings = second.multiselect("Routing", ROUTINGS, default=["round-robin"])
+        policies = first.multiselect("Eviction", POLICIES, default=["lru"], key="what-if-policies")
+        routings = second.multiselect("Routing", ROUTINGS, default=["round-robin"], key="what-if-routings")
         nodes = first.number_input("Nodes", min_value=1, max_value=MAX_NODES, value=1)
         host = second.text_input("Host tier of a node", value="", max_chars=40, help="blocks or tokens; empty: none")
         rate = first.number_input(
@@ -54,7 +57,7 @@ def show(place: str, look: PageWindow | None) -> None:
         )
         sample = second.select_slider("Share of blocks looked at", [1.0, 0.5, 0.2, 0.1, 0.05, 0.01], value=1.0)
         asked = st.form_submit_button("Replay", type="primary", icon=":material/play_arrow:")
-    if asked:
+    if asked or linked:
         try:
             of = replace(of, today=parse_size(today, of.accesses.block_size, "today's capacity")) if today else of
             plan = _plan(capacities, policies, routings, int(nodes), host, rate or None, float(sample), of)
@@ -70,6 +73,28 @@ def show(place: str, look: PageWindow | None) -> None:
         return
     _, size, plan, rows = kept
     _answer(replace(of, today=size), plan, rows)
+
+
+def _linked(place: str, look: PageWindow | None, of: Lookups) -> bool:
+    """Fill the form in with the replay of the lever that a link names; whether there is one."""
+    lever = source_registry.knowledge().levers.get(state.linked("lever"))
+    if lever is None or lever.replay is None or not of.today:
+        return False
+    how = lever.replay
+    size = f"{how.capacity:g}x"
+    if how.by_setting:
+        size = _setting(data.triage(place, look), lever.name) or size
+    st.session_state["what-if-capacities"] = "1x" if size == "1x" else f"1x,{size}"
+    st.session_state["what-if-policies"] = list(dict.fromkeys(["lru", how.policy]))
+    st.session_state["what-if-routings"] = list(dict.fromkeys(["round-robin", *([how.routing] if how.routing else [])]))
+    st.markdown(f"**{literal(lever.title)}**, as the finding proposes it:")
+    return True
+
+
+def _setting(triage: Triage, lever: str) -> str:
+    """The number of blocks that the document proposes for a lever; empty: it proposes none."""
+    advices = [one for finding in triage.causes for one in finding.levers if one.lever == lever and one.setting]
+    return next((one.setting.to for one in advices if one.setting and one.setting.to.isdigit()), "")
 
 
 def _about(of: Lookups) -> None:

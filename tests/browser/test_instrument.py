@@ -1,0 +1,127 @@
+"""The page as an instrument: faults that were seen in a browser once, and the links from a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+from kvitals.app.page_settings import PageSettings
+from tests.browser.page import chromium, console_errors, served, text_of, visit, wait_for, wait_until
+from tests.browser.test_journeys import button, charts, click
+
+UNEVEN = Path(__file__).parents[1] / "captures" / "incidents" / "uneven-1.kvcap"
+CASCADE = "demo%3Aeviction_cascade"
+PLOT = (
+    "return [...document.querySelectorAll('[class*=st-key-signal-] svg.marks .role-frame.root path.background')]"
+    ".map(e => e.getBBox().height)"
+)
+LINES = (
+    "return [...document.querySelectorAll('[class*=st-key-signal-] svg.marks')].map(s => "
+    "[...s.querySelectorAll('.role-legend-symbol path')].map(e => e.getAttribute('stroke')).join())"
+)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with served(PageSettings(api="http://127.0.0.1:1", recording=str(UNEVEN))) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[webdriver.Chrome]:
+    with chromium() as driver:
+        yield driver
+
+
+def follow(driver: webdriver.Chrome, label: str, page: str) -> dict[str, list[str]]:
+    """Click a link of a finding; returns what the address of the next page names."""
+    click(driver, By.XPATH, f"//a[@data-testid='stPageLink-NavLink'][contains(normalize-space(), '{label}')]")
+    wait_until(lambda: urlsplit(driver.current_url).path == f"/{page}", f"the page {page} is shown")
+    wait_until(lambda: "go=" not in driver.current_url, "the address is that of the page")
+    return parse_qs(urlsplit(driver.current_url).query)
+
+
+def test_timeline_and_triage_state_the_same_verdict(url: str, driver: webdriver.Chrome) -> None:
+    visit(driver, url)
+    wait_for(driver, "Requests wait for slots while the KV cache is free.")
+    visit(driver, f"{url}/?page=timeline")
+    charts(driver, 4)
+    shown = driver.execute_script("return document.querySelector('.st-key-lanes svg.marks').textContent")
+    for text in ("Requests wait for slots", "SCH01", "LAT01"):
+        assert text in shown, shown
+
+
+def test_engines_have_lanes_of_their_own_and_one_colour(url: str, driver: webdriver.Chrome) -> None:
+    visit(driver, f"{url}/?page=timeline")
+    charts(driver, 6)
+    lanes = driver.execute_script("return document.querySelector('.st-key-lanes svg.marks').textContent")
+    for text in ("one: Engine restarted", "two: Engine restarted"):
+        assert text in lanes
+    heights = driver.execute_script(PLOT)
+    assert heights and min(heights) >= 35, f"a legend presses its plot flat: {heights}"
+    colours = set(driver.execute_script(LINES))
+    assert len(colours) == 1, f"an engine changes its colour from chart to chart: {colours}"
+
+
+def test_from_the_finding_to_onset_engine_rule_and_replay(url: str, driver: webdriver.Chrome) -> None:
+    visit(driver, f"{url}/?source={CASCADE}")
+    wait_for(driver, "Noisy tenant evicts")
+    asked = follow(driver, "Onset", "timeline")
+    assert float(asked["to"][0]) > float(asked["from"][0])
+    charts(driver, 3)
+    driver.back()
+    wait_for(driver, "What to do, in this order")
+    assert follow(driver, "Engine", "engine")["engine"] == ["engine"]
+    wait_for(driver, "kv usage p90")
+    assert follow(driver, "Rule TEN02", "rules")["rule"] == ["TEN02"]
+    wait_for(driver, "What it sees")
+    visit(driver, f"{url}/?source={CASCADE}")
+    wait_for(driver, "Noisy tenant evicts")
+    assert follow(driver, "What if", "what-if")["lever"] == ["raise-kv-budget"]
+    wait_for(driver, "Found when it was recorded")
+    assert console_errors(driver) == []
+
+
+def test_a_phone_has_cause_and_lever_on_its_first_screen(url: str, driver: webdriver.Chrome) -> None:
+    visit(driver, url, width=390)
+    wait_for(driver, "--max-num-seqs 8")
+    bottom = "return Math.max(...[...document.querySelectorAll('[class*=st-key-verdict-] p')].filter(" \
+             "e => e.innerText.includes('Impact')).map(e => e.getBoundingClientRect().bottom))"  # fmt: skip
+    assert driver.execute_script(bottom) < 900
+
+
+def test_the_range_of_the_header_is_typed_or_a_preset(url: str, driver: webdriver.Chrome) -> None:
+    visit(driver, f"{url}/?source={CASCADE}")
+    wait_for(driver, "Noisy tenant evicts")
+    button(driver, "window")
+    wait_for(driver, "Time range of every page")
+    click(driver, By.CSS_SELECTOR, ".st-key-preset-60 button")
+    wait_until(lambda: "from=" in driver.current_url, "the address has the range")
+    asked = parse_qs(urlsplit(driver.current_url).query)
+    assert float(asked["to"][0]) - float(asked["from"][0]) == pytest.approx(60.0, abs=0.01)
+    wait_for(driver, "window of 60 s")
+    assert "This page failed" not in text_of(driver)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_text_of_a_button_can_be_read(url: str, driver: webdriver.Chrome, dark: bool) -> None:
+    visit(driver, f"{url}/?page=size", dark=dark)
+    wait_for(driver, "Size it")
+    colours = (
+        "const e = [...document.querySelectorAll('button')].find(b => b.innerText.includes('Size it'));"
+        "const s = getComputedStyle(e); return [s.color, s.backgroundColor]"
+    )
+    text, back = (_luminance(one) for one in driver.execute_script(colours))
+    assert (max(text, back) + 0.05) / (min(text, back) + 0.05) >= 4.5
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance of `rgb(r, g, b)`, by WCAG."""
+    parts = [int(one) / 255 for one in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
