@@ -131,7 +131,7 @@ def native_format(quantized: object) -> str:
 def _compressed(quantized: Mapping[str, Any]) -> tuple[str, object]:
     """The format of the weights of a compressed-tensors config, by its first group."""
     groups = quantized.get("config_groups")
-    first = next(iter(groups.values()), {}) if isinstance(groups, Mapping) else {}
+    first: object = next(iter(groups.values()), {}) if isinstance(groups, Mapping) else {}
     weights = first.get("weights") if isinstance(first, Mapping) else None
     if not isinstance(weights, Mapping):
         return "compressed-tensors without weights", None

@@ -179,7 +179,7 @@ def fleet(of: SizingPlan) -> SizingStep:
     load, made = of.inputs.workload, of.fleet
     needed = load.peak * of.inputs.safety / of.usable
     how = f"{number(load.peak)} x {of.inputs.safety:g} / {number(of.usable)} = {number(needed)}, rounded up"
-    lines = (
+    lines: tuple[SizingLine, ...] = (
         SizingLine("instances", made.instances, "", how),
         SizingLine("GPUs", made.gpus, "", f"{made.instances} x {made.gpus_each}"),
     )

@@ -161,8 +161,9 @@ def show(point: OperatingPoint, bound: Binding | None, console: Console) -> None
         print_hanging(f"  {sentence}", console, 4)
     if point.changed_at is not None:
         what = ", ".join(point.changed)
-        line = f"The configuration changed at {moment(point.changed_at)}: {what}. Only steps after it are counted."
-        print_hanging(f"  {line}", console, 4, "yellow")
+        when = moment(point.changed_at)
+        text = f"  The configuration changed at {when}: {what}. Only steps after it are counted."
+        print_hanging(text, console, 4, "yellow")
     for missing in point.missing:
         print_hanging(f"  not known: {missing}.", console, 4, "yellow")
 
