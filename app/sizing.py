@@ -13,6 +13,7 @@ from kvitals.app.pipeline import Setup
 from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.app.trace_files import read_trace
 from kvitals.diagnoser import steps
+from kvitals.diagnoser.change_effect import latest_changes
 from kvitals.diagnoser.operating_point import Limit, operating_point
 from kvitals.diagnoser.sizing.workload import Lengths
 from kvitals.diagnoser.steps import Steps, gather, step_of
@@ -101,7 +102,8 @@ def _of(values: Floats) -> Lengths:
 def observe_load(of: TimeseriesSource, chosen: Setup) -> ObservedLoad:
     """The workload of all engines of a course together, and what one of them was seen to carry. Raises SourceError."""
     step = step_of(of.gap)
-    several = gather(of.ask, *steps.whole_steps(of.start, of.end, step), step)
+    start, end = steps.whole_steps(of.start, of.end, step)
+    several = gather(of.ask, start, end, step)
     rate = _together(several)
     if rate is None:
         raise SourceError(f"{of.name}: no engine there says how many requests it finished")
@@ -114,7 +116,9 @@ def observe_load(of: TimeseriesSource, chosen: Setup) -> ObservedLoad:
     found.cached = _value(of, f"{hits} / {queries}")
     found.tensor = int(_value(of, 'max(kvitals_engine_fact{fact="tensor_parallel"})') or 0)
     found.model = _model(of)
-    _carried(found, several, {one.name: one.seconds for one in promised.general(chosen.config, chosen.slo_sources)}, of)
+    changed = latest_changes(of.ask, start, end, step)
+    now = [steps.steps_after(one, changed[one.entity].first) if one.entity in changed else one for one in several]
+    _carried(found, now, {one.name: one.seconds for one in promised.general(chosen.config, chosen.slo_sources)}, of)
     return found
 
 

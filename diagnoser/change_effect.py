@@ -123,6 +123,11 @@ def changes(ask: Ask, start: float, end: float, gap: float) -> list[Configuratio
     return sorted(found, key=lambda change: change.first)
 
 
+def latest_changes(ask: Ask, start: float, end: float, gap: float) -> dict[Labels, ConfigurationChange]:
+    """The last change of each engine's configuration from start to end, of engines that had one."""
+    return {change.entity: change for change in changes(ask, start, end, gap)}
+
+
 def stated_settings(family: str, labels: Labels, value: float) -> dict[str, str]:
     """What a series tells of a configuration: names and values."""
     if family == FACTS[0]:

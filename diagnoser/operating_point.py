@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kvitals.diagnoser.c_max import MIN_OBSERVATIONS, alike, crossing, in_time, isotonic_fit
+from kvitals.diagnoser.change_effect import ConfigurationChange
 from kvitals.diagnoser.load import littles_gap, loads, steady
 from kvitals.diagnoser.steps import Counts, Steps
 from kvitals.series.types import Floats, Labels
@@ -116,7 +117,8 @@ class Limit:
 class OperatingPoint:
     """All of it, of one engine or a pool. `missing`: what is not known and what it takes. now: requests at a time in
     the last minutes. littles_gap: rate times residence over measured concurrency, less 1. burst: p99 of arrivals a
-    step over their mean."""
+    step over their mean. changed_at, changed: the last change of configuration, seconds since the epoch, and its
+    settings; only steps after it are counted. None and empty where there was none."""
 
     entity: Labels
     engines: int
@@ -134,6 +136,15 @@ class OperatingPoint:
     littles_gap: float | None
     burst: float | None
     missing: tuple[str, ...]
+    changed_at: float | None = None
+    changed: tuple[str, ...] = ()
+
+
+def under_configuration(point: OperatingPoint, change: ConfigurationChange | None) -> OperatingPoint:
+    """A point of the steps after a change of configuration, with that change stated in it."""
+    if change is None:
+        return point
+    return replace(point, changed_at=change.first, changed=tuple(str(one) for one in change.settings))
 
 
 def operating_point(steps: Steps, objectives: Mapping[str, float], draws: int = DRAWS, seed: int = 1) -> OperatingPoint:

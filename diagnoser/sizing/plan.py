@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
+from kvitals.diagnoser.sizing import memory
+from kvitals.diagnoser.sizing.estimate import REACHED, EngineSettings, Interval, default_settings, kv_room
 from kvitals.diagnoser.sizing.fleet import NETWORK, Fleet, fleet, typical_price
 from kvitals.diagnoser.sizing.instance import Instance, divides, instance, layouts
 from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, Precision, Precisions, Shares, flops
@@ -39,7 +42,8 @@ class MeasuredInstance:
 @dataclass(frozen=True)
 class Inputs:
     """All that a sizing rests on. price: USD a GPU-hour, None: the catalogue's median. front_end: seconds before the
-    engine. layout: the one that is asked for, None: all are tried. least: sequences that an instance has to hold."""
+    engine. layout: the one that is asked for, None: all are tried. least: sequences that an instance has to hold.
+    engine: its settings for the estimate, None: vLLM's defaults for the GPU."""
 
     workload: Workload
     model: Model
@@ -56,12 +60,29 @@ class Inputs:
     network: float = NETWORK
     layout: GpuLayout | None = None
     least: int = 1
+    engine: EngineSettings | None = None
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The engine's settings, as given or as it chooses them."""
+        return self.engine or default_settings(self.gpu)
+
+
+@dataclass(frozen=True)
+class FleetEstimate:
+    """What is likely needed, beside the bound. gpus: of the fleet; infinite where no layout serves with what is left
+    for KV. room: bytes for KV on each GPU of the bound's layout; rate: requests a second of an instance of it."""
+
+    gpus: Interval
+    room: Interval
+    rate: Interval
 
 
 @dataclass(frozen=True)
 class SizingPlan:
     """The outcome. tried: every layout, by GPUs. usable: requests a second of one instance; `bound` when that is what
-    it can not pass rather than what was measured, so that the fleet is the least there can be."""
+    it can not pass rather than what was measured, so that the fleet is the least there can be. estimate: beside a
+    bound."""
 
     inputs: Inputs
     tried: tuple[Instance, ...]
@@ -70,6 +91,7 @@ class SizingPlan:
     fleet: Fleet
     price: float | None
     bound: bool
+    estimate: FleetEstimate | None
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -89,7 +111,34 @@ def plan(of: Inputs) -> SizingPlan:
     chosen = min(good, key=lambda one: (_fleet(of, one).gpus, one.layout.gpus))
     price = of.price if of.price is not None else typical_price(prices_of(of.gpu))
     usable = _usable(of, chosen)
-    return SizingPlan(of, tried, chosen, usable, _fleet(of, chosen), price, of.measured.usable is None)
+    bound = of.measured.usable is None
+    likely = estimate(of, chosen) if bound else None
+    return SizingPlan(of, tried, chosen, usable, _fleet(of, chosen), price, bound, likely)
+
+
+def estimate(of: Inputs, chosen: Instance) -> FleetEstimate:
+    """The fleet at the shares of the peaks and of memory that engines reach, from the best to the worst."""
+    options = [of.layout] if of.layout else list(layouts(of.model, of.gpu))
+    fleets, rates = [], []
+    for case in range(len(REACHED)):
+        tried = [_reached(of, one, case) for one in options]
+        fleets.append(min((_fleet(of, one).gpus for one in tried if not one.why and one.rate > 0), default=math.inf))
+        mine = _reached(of, chosen.layout, case)
+        rates.append(0.0 if mine.why else mine.rate)
+    room = kv_room(of.model, of.gpu, chosen.layout, Precisions(of.weights.bytes, of.kv.bytes), of.settings)
+    return FleetEstimate(Interval(*reversed(fleets)), room, Interval(*rates))
+
+
+def _reached(of: Inputs, layout: GpuLayout, case: int) -> Instance:
+    """An instance in the low, the likely or the high case."""
+    made = machine(of, layout)
+    room = kv_room(of.model, of.gpu, layout, made.precisions, of.settings)
+    left = (room.low, room.likely, room.high)[case]
+    held = memory.weights_on_gpu(of.model, layout, made.precisions)
+    shares = Shares(overhead=1 - (held + left) / of.gpu.hbm)
+    reached = REACHED[case] if of.reached == PeakShares() else of.reached
+    slots = of.settings.slots * layout.data
+    return instance(replace(made, reached=reached), of.workload, shares, of.adapters, of.least, slots)
 
 
 def _cannot(of: Inputs) -> str:
@@ -105,6 +154,10 @@ def _cannot(of: Inputs) -> str:
         (not model.layers or min(model.full, model.sliding) < 0, "its layers do not add up; look at layers, sliding"),
         (not known, "its KV heads are not known; give --dims kv_heads=N,head_dim=N, or latent=N"),
         (layout is not None and layout.pipeline > model.layers, f"{layout}: it has {model.layers} layers"),
+        (
+            layout is not None and layout.data > 1 and not model.routed,
+            f"{layout}: its experts are not known; give --dims experts=N,used=N, or no --dp",
+        ),
         (
             layout is not None and not divides(model, layout.tensor),
             f"{layout}: {model.query_heads} heads, {model.kv_heads} of KV, can not be spread so",

@@ -92,7 +92,7 @@ def models(of: SizingPlan) -> SizingStep:
 def floor(of: SizingPlan) -> SizingStep:
     into, model = of.inputs, of.inputs.model
     load, shares, adapters = into.workload, into.shares, into.adapters
-    weights, active = memory.weights(model, Precisions(2.0, 2.0), shares), memory.activations(model, shares)
+    weights, active = memory.weights(model, Precisions(2.0, 2.0)), shares.activations or 0.0
     token, each = kv_per_token(model, 2.0), kv_of_sequence(model, load.longest, 2.0)
     parameters = f"{number(model.parameters / 1e9)} G parameters x 2 bytes"
     total = weights + active + adapters.total + each * into.least
@@ -100,16 +100,22 @@ def floor(of: SizingPlan) -> SizingStep:
     by_bytes = math.ceil(total / usable)
     window = f"; {model.sliding} layers stop at {model.window}" if model.sliding else ""
     loaded = (SizingLine("adapters", adapters.total, "bytes", f"{adapters.most} at a time x {size(adapters.bytes)}"),)
+    recurrent = (
+        SizingLine("recurrent state", model.state, "bytes", "of each sequence, whatever its length; in the line above"),
+    )
+    measured = (SizingLine("activations", active, "bytes", "as given"),)
+    reserved = (SizingLine("overhead", shares.overhead, "ratio", "of each GPU's memory, as given"),)
     lines = (
-        SizingLine("weights", weights, "bytes", f"{parameters}, {share(shares.alignment)} of alignment"),
+        SizingLine("weights", weights, "bytes", parameters),
         SizingLine("KV of a token", token, "bytes", _kv_formula(into), f"{token:,.0f} bytes"),
         SizingLine(
             "KV of a sequence", each, "bytes", f"{number(load.longest)} tokens, p95 prompt and p95 answer{window}"
         ),
+        *(recurrent if model.state else ()),
         SizingLine("KV in all", each * into.least, "bytes", f"x {into.least} at a time"),
-        SizingLine("activations", active, "bytes", _activations(into)),
+        *(measured if active else ()),
         *(loaded if adapters.most else ()),
-        SizingLine("overhead", shares.overhead, "ratio", "of each GPU's memory"),
+        *(reserved if shares.overhead else ()),
         SizingLine("GPUs by bytes alone", by_bytes, "", f"{size(total)} / {size(usable)}, rounded up"),
     )
     least = smallest(into, "bf16", "bf16")
@@ -124,12 +130,6 @@ def _why_more(into: Inputs) -> str:
     return heads + (", and latent KV is on every GPU" if into.model.latent else "")
 
 
-def _activations(into: Inputs) -> str:
-    if into.shares.activations is not None:
-        return "as given"
-    return f"{share(memory.ACTIVATIONS)} of the 16-bit weights that a token passes, a rule of thumb"
-
-
 def _kv_formula(into: Inputs) -> str:
     model, layers = into.model, into.model.full + into.model.sliding
     if model.latent:
@@ -141,7 +141,7 @@ def _kv_formula(into: Inputs) -> str:
 
 def smallest(into: Inputs, weights: str, cache: str) -> GpuLayout | None:
     """The layout of fewest GPUs that holds as many sequences as asked for, in these formats."""
-    precisions = Precisions(precision(weights).bytes, precision(cache).bytes)
+    precisions = Precisions(precision(weights).bytes, memory.kv_precision(into.model, cache).bytes)
     for one in layouts(into.model, into.gpu):
         room = memory.budget(into.model, into.gpu, one, precisions, into.shares, into.adapters).room
         if memory.sequences(into.model, room, into.workload.longest, precisions.kv, one) >= into.least:
@@ -153,7 +153,7 @@ def formats(of: SizingPlan) -> SizingStep:
     into = of.inputs
     chosen = into.weights.name, into.kv.name
     lines = []
-    for weights, cache in dict.fromkeys((*FORMATS, chosen)):
+    for weights, cache in dict.fromkeys((*((one, _kv_name(into, two)) for one, two in FORMATS), chosen)):
         least = smallest(into, weights, cache)
         mark = "  (chosen)" if (weights, cache) == chosen else ""
         fits = "does not fit" if least is None else f"{several(least.gpus, 'GPU')} at least"
@@ -169,6 +169,10 @@ def formats(of: SizingPlan) -> SizingStep:
     return SizingStep("Formats", tuple(lines), f"{says} Validate quality, KV formats with long contexts.")
 
 
+def _kv_name(into: Inputs, name: str) -> str:
+    return memory.kv_precision(into.model, name).name
+
+
 def _fleet_in(of: SizingPlan, weights: str, cache: str) -> str:
     """What the whole fleet would be in other formats, by the bounds of each."""
     asked = replace(of.inputs, weights=precision(weights), kv=precision(cache), layout=None)
@@ -182,11 +186,11 @@ def _fleet_in(of: SizingPlan, weights: str, cache: str) -> str:
 def layout(of: SizingPlan) -> SizingStep:
     gpu, chosen = of.inputs.gpu, of.chosen
     lines = [_tried(one, chosen) for one in of.tried if one.layout.gpus <= ROWS_BEYOND * chosen.layout.gpus]
-    if chosen.layout.tensor > 1:
-        sent = roofline.all_reduce_seconds(chosen.machine, chosen.batch)
+    if chosen.layout.tensor * chosen.layout.data > 1:
+        sent = roofline.link_seconds(chosen.machine, chosen.batch / chosen.layout.data)
         step = roofline.step_seconds(chosen.machine, chosen.batch, of.inputs.workload.context)
-        how = f"of a step: {seconds(sent)} at {size(gpu.scale_up)}/s, without latency"
-        lines.append(SizingLine("all-reduce", sent / step, "ratio", how))
+        how = f"of a step: {seconds(sent)} at {size(gpu.scale_up)}/s, beside its work, without latency"
+        lines.append(SizingLine("between GPUs", sent / step, "ratio", how))
     if (stages := chosen.layout.pipeline) > 1:
         how = f"({stages} - 1) / ({stages} + {stages} - 1), with a batch for each stage"
         lines.append(SizingLine("bubble", roofline.bubble(stages, stages), "ratio", how))

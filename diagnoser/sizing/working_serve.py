@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from kvitals.diagnoser.sizing import roofline
+from kvitals.diagnoser.sizing.estimate import Interval
 from kvitals.diagnoser.sizing.fleet import (
     HOURS_A_YEAR,
     NVME,
@@ -33,6 +34,7 @@ DRIFT_TTFT, DRIFT_USE = 0.3, 0.2
 INPUT_LIMIT = (2, 3)
 """Times the prompt's 95th percentile: where requests are refused."""
 SMALLEST_CHUNK = 128
+_EXPECTED = "at the shares of the peaks and of memory that engines reach, each case with its best layout"
 
 
 def one_instance(of: SizingPlan) -> SizingStep:
@@ -48,8 +50,11 @@ def one_instance(of: SizingPlan) -> SizingStep:
         SizingLine("a step", step, "seconds", f"reads the weights and {batch} x {number(load.context)} tokens of KV"),
         SizingLine("prefill", prefill, "seconds", f"{number(load.new_tokens)} tokens on average, alone"),
         SizingLine("prefill, p99 prompt", one.ttft, "seconds", "alone: no first token is sooner"),
-        SizingLine("between tokens", one.itl, "seconds", f"step + {one.batch - 1:,} x prefill / {answer} tokens"),
+        SizingLine(
+            "between tokens", one.itl, "seconds", f"a step with {one.batch - 1:,} / {answer} of a prefill beside it"
+        ),
         SizingLine("at most", one.rate, "requests/s", f"{batch} / (prefill + {answer} x {seconds(one.itl)})"),
+        *_likely(of),
         *_measured(of),
     )
     if of.bound:
@@ -57,6 +62,20 @@ def one_instance(of: SizingPlan) -> SizingStep:
     else:
         told = f"Usable: {number(of.usable)} requests/s, {share(of.usable / one.rate)} of the bound."
     return SizingStep("One instance", lines, told)
+
+
+def _likely(of: SizingPlan) -> Iterator[SizingLine]:
+    """What an instance of the chosen layout is expected to reach."""
+    if (found := of.estimate) is None:
+        return
+    use = of.inputs.settings
+    how = f"on each GPU, with {share(use.utilization)} of it, {use.tokens:,} tokens and {use.slots:,} requests a step"
+    room = f"{size(max(found.room.low, 0.0))} to {size(max(found.room.high, 0.0))}"
+    yield SizingLine("KV memory, expected", max(found.room.likely, 0.0), "bytes", how, room)
+    rates = f"{number(found.rate.low)} to {number(found.rate.high)} requests/s"
+    yield SizingLine(
+        "expected", found.rate.likely, "requests/s", "at the shares of the peaks that engines reach", rates
+    )
 
 
 def _prefill(of: SizingPlan) -> float:
@@ -160,12 +179,28 @@ def fleet(of: SizingPlan) -> SizingStep:
     load, made = of.inputs.workload, of.fleet
     needed = load.peak * of.inputs.safety / of.usable
     how = f"{number(load.peak)} x {of.inputs.safety:g} / {number(of.usable)} = {number(needed)}, rounded up"
-    lines = (
+    lines: tuple[SizingLine, ...] = (
         SizingLine("instances", made.instances, "", how),
         SizingLine("GPUs", made.gpus, "", f"{made.instances} x {made.gpus_each}"),
     )
     told = f"{several(made.instances, 'instance')} of {of.chosen.layout}, {several(made.gpus, 'GPU')}."
+    if of.estimate is not None:
+        likely = of.estimate.gpus
+        lines = (*lines, SizingLine("GPUs, expected", _finite(likely.likely), "", _EXPECTED, format_expected(likely)))
+        told += f" Expected: {format_expected(likely)} GPUs."
     return SizingStep("Fleet", lines, f"At least {told}" if of.bound else told)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def format_expected(gpus: Interval) -> str:
+    """`6 (4 to 9)`; where no layout serves in a case, that is said."""
+    low, likely, high = (
+        number(one) if math.isfinite(one) else "none serves" for one in (gpus.low, gpus.likely, gpus.high)
+    )
+    return f"{likely} ({low} to {high})"
 
 
 def money(of: SizingPlan) -> SizingStep:

@@ -16,7 +16,16 @@ from kvitals.app.pipeline import Setup
 from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.binding import UNKNOWN, Binding, bindings
-from kvitals.diagnoser.operating_point import NOW_SECONDS, Bin, BoundedEstimate, Limit, OperatingPoint, operating_point
+from kvitals.diagnoser.change_effect import ConfigurationChange, latest_changes
+from kvitals.diagnoser.operating_point import (
+    NOW_SECONDS,
+    Bin,
+    BoundedEstimate,
+    Limit,
+    OperatingPoint,
+    operating_point,
+    under_configuration,
+)
 from kvitals.diagnoser.steps import Steps, gather, step_of, together
 from kvitals.diagnoser.text import render
 from kvitals.series.types import Labels
@@ -98,17 +107,30 @@ def points(of: TimeseriesSource, chosen: Setup, args: argparse.Namespace) -> lis
     step = parse_duration(args.step, "--step") if args.step else step_of(of.gap)
     if round(step / of.gap) < 2:
         raise UsageError(f"--step {args.step}: rows are {of.gap:g} s apart, so it takes {2 * of.gap:g}s and more")
-    several = gather(of.ask, *steps.whole_steps(of.start, of.end, step), step)
+    start, end = steps.whole_steps(of.start, of.end, step)
+    several = gather(of.ask, start, end, step)
+    changed = latest_changes(of.ask, start, end, step)
     told = {} if args.slo else steps.objectives(of.ask, of.end)
     general = {one.name: one.seconds for one in promised.general(chosen.config, chosen.slo_sources)}
 
     def objectives(entity: Labels) -> dict[str, float]:
         return {name: told.get(entity, general).get(name, general[name]) for name in steps.OBJECTIVES}
 
-    found = [operating_point(one, objectives(one.entity)) for one in several]
+    found = [_point(one, changed.get(one.entity), objectives(one.entity)) for one in several]
     for pool, members in _pools(several, steps.pools(of.ask, of.end)):
-        found.append(operating_point(together(members, pool), objectives(members[0].entity)))
+        last = max((changed[one.entity] for one in members if one.entity in changed), key=_first, default=None)
+        found.append(_point(together(members, pool), last, objectives(members[0].entity)))
     return found
+
+
+def _first(change: ConfigurationChange) -> float:
+    return change.first
+
+
+def _point(of: Steps, change: ConfigurationChange | None, objectives: dict[str, float]) -> OperatingPoint:
+    """The operating point under the last configuration: an engine with other settings has another curve."""
+    kept = of if change is None else steps.steps_after(of, change.first)
+    return under_configuration(operating_point(kept, objectives), change)
 
 
 def _pools(several: Sequence[Steps], pool_of: dict[Labels, Labels]) -> Iterator[tuple[Labels, list[Steps]]]:
@@ -137,6 +159,11 @@ def show(point: OperatingPoint, bound: Binding | None, console: Console) -> None
         console.print()
     for sentence in sentences(point, bound):
         print_hanging(f"  {sentence}", console, 4)
+    if point.changed_at is not None:
+        what = ", ".join(point.changed)
+        when = moment(point.changed_at)
+        text = f"  The configuration changed at {when}: {what}. Only steps after it are counted."
+        print_hanging(text, console, 4, "yellow")
     for missing in point.missing:
         print_hanging(f"  not known: {missing}.", console, 4, "yellow")
 

@@ -19,6 +19,7 @@ from kvitals.app.pipeline import Setup
 from kvitals.app.sizing import ObservedLoad, observe_load, of_trace
 from kvitals.config import ReviewTable
 from kvitals.diagnoser.sizing import config, memory
+from kvitals.diagnoser.sizing.estimate import UTILIZATION, EngineSettings, default_settings
 from kvitals.diagnoser.sizing.fleet import NETWORK, SAFETY_KNOWN, SAFETY_NEW
 from kvitals.diagnoser.sizing.memory import KV, WEIGHTS, AdapterMemory, GpuLayout, PrecisionError, Shares, precision
 from kvitals.diagnoser.sizing.plan import NONE_SERVES, Inputs, MeasuredInstance, SizingError, SizingPlan, plan
@@ -26,6 +27,7 @@ from kvitals.diagnoser.sizing.quantity import several, usd
 from kvitals.diagnoser.sizing.roofline import PeakShares
 from kvitals.diagnoser.sizing.step import SizingStep
 from kvitals.diagnoser.sizing.working import steps
+from kvitals.diagnoser.sizing.working_serve import format_expected
 from kvitals.diagnoser.sizing.workload import Lengths, Workload
 from kvitals.rules import catalogue
 from kvitals.rules.catalogue import CatalogueError, Gpu, Model
@@ -50,7 +52,7 @@ Rates that nobody measured are bounds: no instance passes them, so the fleet is 
 DIMENSIONS = {
     field.name: field.type
     for field in fields(Model)
-    if field.name not in ("name", "attention", "source", "note", "full", "sliding")
+    if field.name not in ("name", "attention", "source", "note", "full", "sliding", "native")
 } | {"sliding": "int"}
 MAX_NUMBER = 1e15
 _UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -93,10 +95,13 @@ def _add_machine(group: Any) -> None:
         help=f"a dimension, also several with commas: {', '.join(DIMENSIONS)}",
     )
     group.add_argument("--gpu", metavar="NAME", help="of the catalogue")
-    group.add_argument("--weights", default="bf16", help=f"format of the weights: {', '.join(WEIGHTS)} (bf16)")
+    group.add_argument(
+        "--weights", metavar="FORMAT", help=f"format of the weights: {', '.join(WEIGHTS)} (as the model is published)"
+    )
     group.add_argument("--kv", default="bf16", help=f"format of the KV cache: {', '.join(KV)} (bf16)")
     group.add_argument("--tp", metavar="N", help="tensor parallel degree (all are tried)")
     group.add_argument("--pp", metavar="N", help="pipeline stages (1)")
+    group.add_argument("--dp", metavar="N", help="replicas of attention, with expert parallelism (1)")
     group.add_argument("--hold", metavar="N", help="requests at a time that one instance has to hold (1)")
     group.add_argument("--adapters", metavar="NxRANK", help="LoRA adapters on the GPUs at a time, as 8x16")
     group.add_argument(
@@ -113,8 +118,19 @@ def _add_known(group: Any) -> None:
     group.add_argument("--decode-rate", metavar="RATE", help="tokens a second of a GPU that only decodes")
     group.add_argument("--compute", metavar="SHARE", help="of the arithmetic's peak that is reached (1, the bound)")
     group.add_argument("--bandwidth", metavar="SHARE", help="of the memory's bandwidth that is reached (1, the bound)")
-    group.add_argument("--overhead", metavar="SHARE", help=f"of a GPU's memory, for the runtime ({memory.OVERHEAD:g})")
-    group.add_argument("--activations", metavar="GB", help="of all GPUs together, as the engine says when it starts")
+    group.add_argument(
+        "--overhead", metavar="SHARE", help="of a GPU's memory, that the engine may not use (0, the bound)"
+    )
+    group.add_argument(
+        "--activations", metavar="GB", help="of all GPUs together, as the engine reports them (0, the bound)"
+    )
+    group.add_argument(
+        "--max-num-batched-tokens", metavar="N", help="tokens of a step, for the estimate (as vLLM chooses for the GPU)"
+    )
+    group.add_argument("--max-num-seqs", metavar="N", help="requests of a step, for the estimate (likewise)")
+    group.add_argument(
+        "--gpu-memory-utilization", metavar="SHARE", help=f"of a GPU's memory, for the estimate ({UTILIZATION:g})"
+    )
     group.add_argument("--front-end", default="0", metavar="TIME", help="before the engine, of the first token (0)")
     group.add_argument("--network", metavar="GB/S", help=f"between prefill and decode ({NETWORK / 1e9:g})")
     group.add_argument(
@@ -126,7 +142,7 @@ def do(args: argparse.Namespace) -> int:
     chosen = setup(args)
     found = _seen(args, chosen)
     base = _inputs(args, found, _model(args, found), chosen)
-    priced = _Prices(base.price, chosen.config.review)
+    priced = _ForGpu(args, base.price, chosen.config.review)
     others: _Comparison | None = None
     try:
         if args.gpu is not None:
@@ -184,14 +200,18 @@ def _verdict(made: SizingPlan) -> str:
     instances = several(made.fleet.instances, "instance")
     gpus = f"{made.fleet.gpus} {made.inputs.gpu.name}: {instances} of {made.chosen.layout}"
     money = "" if made.usd_per_hour is None else f", {usd(made.usd_per_hour)} an hour"
-    why = ". A bound: measure one instance before buying" if made.bound else ""
-    return f"{least}{gpus}{money}{why}."
+    if made.estimate is None:
+        return f"{least}{gpus}{money}."
+    likely = format_expected(made.estimate.gpus)
+    return f"{least}{gpus}{money}. Expected: {likely} GPUs. Measure one instance before buying."
 
 
 @dataclass(frozen=True)
-class _Prices:
-    """What a GPU costs for an hour: as the option says, else the configuration; None: as the catalogue has it."""
+class _ForGpu:
+    """What depends on the GPU: its price for an hour, as the option or else the configuration says (None: as the
+    catalogue has it), and the engine's settings on it."""
 
+    args: argparse.Namespace
     given: float | None
     configured: ReviewTable
 
@@ -199,7 +219,7 @@ class _Prices:
         """The inputs on a GPU, with its price."""
         named = (usd for name, usd in self.configured.prices.items() if name.lower() in gpu.name.lower())
         price = self.given if self.given is not None else next(named, self.configured.usd_per_gpu_hour)
-        return replace(base, gpu=gpu, price=price)
+        return replace(base, gpu=gpu, price=price, engine=_engine(self.args, gpu))
 
 
 @dataclass(frozen=True)
@@ -217,7 +237,7 @@ def _show_others(others: _Comparison, console: Console) -> None:
     console.print()
 
 
-def _compared(base: Inputs, priced: _Prices) -> tuple[SizingPlan, _Comparison]:
+def _compared(base: Inputs, priced: _ForGpu) -> tuple[SizingPlan, _Comparison]:
     """Every GPU of the catalogue; the one whose fleet costs least, of those without a price the fewest GPUs."""
     good: list[SizingPlan] = []
     failed: dict[str, SizingError] = {}
@@ -282,11 +302,11 @@ def _inputs(args: argparse.Namespace, found: ObservedLoad, model: Model, chosen:
         source=found.source if args.peak is None and found.source else "as given",
     )
     shares = Shares(
-        overhead=_share(args.overhead, "--overhead", memory.OVERHEAD),
+        overhead=_share(args.overhead, "--overhead", 0.0),
         activations=None if args.activations is None else 1e9 * _number(args.activations, "--activations"),
     )
     try:
-        weights, cache = precision(args.weights), precision(args.kv)
+        weights, cache = precision(args.weights or model.native or "bf16"), memory.kv_precision(model, args.kv)
     except PrecisionError as error:
         raise UsageError(str(error)) from error
     return Inputs(
@@ -308,6 +328,17 @@ def _inputs(args: argparse.Namespace, found: ObservedLoad, model: Model, chosen:
     )
 
 
+def _engine(args: argparse.Namespace, gpu: Gpu) -> EngineSettings:
+    """The engine's settings on a GPU: as given, else as vLLM chooses them."""
+    chosen = default_settings(gpu)
+    tokens, slots = args.max_num_batched_tokens, args.max_num_seqs
+    return EngineSettings(
+        _share(args.gpu_memory_utilization, "--gpu-memory-utilization", chosen.utilization),
+        chosen.tokens if tokens is None else _whole(tokens, "--max-num-batched-tokens"),
+        chosen.slots if slots is None else _whole(slots, "--max-num-seqs"),
+    )
+
+
 def _measured(args: argparse.Namespace, found: ObservedLoad) -> MeasuredInstance:
     return MeasuredInstance(
         usable=_given(args.usable_rate, "--usable-rate", found.usable),
@@ -320,9 +351,9 @@ def _measured(args: argparse.Namespace, found: ObservedLoad) -> MeasuredInstance
 
 
 def _layout(args: argparse.Namespace, found: ObservedLoad) -> GpuLayout | None:
-    if args.tp is None and args.pp is None:
+    if args.tp is None and args.pp is None and args.dp is None:
         return GpuLayout(found.tensor) if found.tensor and found.usable is not None else None
-    return GpuLayout(_whole(args.tp or "1", "--tp"), _whole(args.pp or "1", "--pp"))
+    return GpuLayout(_whole(args.tp or "1", "--tp"), _whole(args.pp or "1", "--pp"), _whole(args.dp or "1", "--dp"))
 
 
 def _model(args: argparse.Namespace, found: ObservedLoad) -> Model:
@@ -357,7 +388,7 @@ def _model(args: argparse.Namespace, found: ObservedLoad) -> Model:
 def _unknown_model(options: Sequence[str]) -> Model:
     if missing := [name for name in ("layers", "parameters") if name not in _dimensions(options)]:
         raise UsageError(f"--dims: {' and '.join(missing)} also")
-    texts = dict.fromkeys(("name", "attention", "source", "note"), "")
+    texts = dict.fromkeys(("name", "attention", "native", "source", "note"), "")
     numbers = {field.name: 0 for field in fields(Model) if field.name not in texts}
     return Model(**{**texts, **numbers, "name": "a model of these dimensions"})  # type: ignore[arg-type]
 
@@ -427,6 +458,17 @@ def _number(text: str, option: str, least: float = 1e-9) -> float:
     return value
 
 
+def _estimate(made: SizingPlan) -> dict[str, Any] | None:
+    """The estimate beside a bound; a case that no layout serves is null."""
+    if (found := made.estimate) is None:
+        return None
+    several = {"gpus": found.gpus, "kv_bytes_per_gpu": found.room, "requests_per_second": found.rate}
+    return {
+        name: {case: value if math.isfinite(value) else None for case, value in asdict(of).items()}
+        for name, of in several.items()
+    }
+
+
 def _document(made: SizingPlan) -> dict[str, Any]:
     into, one = made.inputs, made.chosen
     return {
@@ -435,11 +477,16 @@ def _document(made: SizingPlan) -> dict[str, Any]:
         "weights": into.weights.name,
         "kv": into.kv.name,
         "workload": asdict(into.workload),
-        "layout": {"tensor_parallel": one.layout.tensor, "pipeline_parallel": one.layout.pipeline},
+        "layout": {
+            "tensor_parallel": one.layout.tensor,
+            "pipeline_parallel": one.layout.pipeline,
+            "data_parallel": one.layout.data,
+        },
         "usable_requests_per_second": made.usable,
         "bound": made.bound,
         "instances": made.fleet.instances,
         "gpus": made.fleet.gpus,
+        "estimate": _estimate(made),
         "usd_per_hour": made.usd_per_hour,
         "steps": [
             {

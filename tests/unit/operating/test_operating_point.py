@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvitals.diagnoser.operating_point import Curves, fit_curves, operating_point, quantiles
-from kvitals.diagnoser.steps import Counts, Steps, join_steps, together
+from kvitals.diagnoser.change_effect import ConfigurationChange, SettingChange
+from kvitals.diagnoser.operating_point import Curves, fit_curves, operating_point, quantiles, under_configuration
+from kvitals.diagnoser.steps import Counts, Steps, join_steps, steps_after, together
 from kvitals.series.types import Floats, Labels
 
 ENGINE = Labels({"engine": "a"})
@@ -190,3 +192,23 @@ def test_quantiles_are_as_promqls() -> None:
     of = Counts(np.array([1.0, 2.0, np.inf]), np.array([[50.0, 100.0, 100.0], [0.0, 10.0, 100.0], [0.0, 0.0, 0.0]]))
     assert quantiles(of, 0.75).tolist()[:2] == [1.5, 2.0]
     assert math.isnan(quantiles(of, 0.75)[2])
+
+
+def test_steps_before_a_change_of_configuration_bend_the_curve_and_are_left_out() -> None:
+    """Four servers, then sixteen: one curve through both has its knee at neither."""
+    before, after = mmc(4, 1.0, SHARES), mmc(16, 1.0, SHARES, seed=1)
+    shift = before.times[-1] - after.times[0] + after.step
+    both = join_steps(before, replace(after, times=after.times + shift), 0.0)
+    kept = steps_after(both, float(before.times[-1]))
+    assert len(kept.times) == len(after.times) and len(kept.latencies["ttft_p99"].counts) == len(after.times)
+    change = ConfigurationChange(ENGINE, 0.0, float(before.times[-1]), (SettingChange("slots", "4", "16"),), {}, {})
+    point = under_configuration(operating_point(kept, {}), change)
+    assert point.knee is not None and point.knee.concurrency.value == pytest.approx(16, rel=0.15)
+    assert point.start >= change.first and point.changed == ("slots 4 → 16",)
+    mixed = operating_point(both, {}).knee
+    assert mixed is None or abs(mixed.concurrency.value - 16) > 0.15 * 16
+
+
+def test_nothing_is_fitted_where_no_step_follows_the_change() -> None:
+    point = operating_point(steps_after(mmc(4, 1.0, SHARES), 1e12), {"ttft_p99": 0.5})
+    assert point.knee is None and point.now is None and point.missing

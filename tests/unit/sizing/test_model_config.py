@@ -11,7 +11,7 @@ import pytest
 
 from kvitals.diagnoser.sizing import config
 from kvitals.diagnoser.sizing.config import ConfigFileError
-from kvitals.diagnoser.sizing.memory import kv_per_token
+from kvitals.diagnoser.sizing.memory import kv_of_sequence, kv_per_token
 from kvitals.rules import catalogue
 
 LLAMA_70B: dict[str, Any] = {
@@ -74,8 +74,130 @@ def test_a_model_inside_of_another_is_the_language_model() -> None:
     assert config.model_of({"vision_config": {}, "text_config": LLAMA_70B}, "x", "").layers == 80
 
 
-def test_what_is_not_counted_right_is_unknown() -> None:
-    assert config.model_of({**LLAMA_70B, "model_type": "falcon_mamba"}, "x", "").parameters == 0
+@pytest.mark.parametrize("kind", ["falcon_mamba", "falcon_h1", "zamba2", ""])
+def test_an_unknown_architecture_is_refused_by_its_name(kind: str) -> None:
+    with pytest.raises(ConfigFileError, match=f"{kind or 'model_type'} is .* cannot be counted; known: "):
+        config.model_of({**LLAMA_70B, "model_type": kind}, "x", "")
+
+
+# Published configurations of hybrids, with the layers that keep KV and the elements of state counted by hand.
+QWEN3_NEXT: dict[str, Any] = {
+    "model_type": "qwen3_next",
+    "num_hidden_layers": 48,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "hidden_size": 2048,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "vocab_size": 151936,
+}
+NEMOTRON_H: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "num_hidden_layers": 52,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "attention_head_dim": 128,
+    "hidden_size": 4096,
+    "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 64,
+    "ssm_state_size": 128,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "vocab_size": 131072,
+}
+JAMBA: dict[str, Any] = {
+    "model_type": "jamba",
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+    "attn_layer_period": 8,
+    "attn_layer_offset": 4,
+    "mamba_expand": 2,
+    "mamba_d_state": 16,
+    "mamba_d_conv": 4,
+    "vocab_size": 65536,
+}
+KIMI_LINEAR: dict[str, Any] = {
+    "model_type": "kimi_linear",
+    "num_hidden_layers": 27,
+    "num_attention_heads": 32,
+    "hidden_size": 2304,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "linear_attn_config": {
+        "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+        "num_heads": 32,
+        "head_dim": 128,
+        "short_conv_kernel_size": 4,
+    },
+    "vocab_size": 163840,
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "per_token", "state"),
+    [
+        (QWEN3_NEXT, 2 * 12 * 2 * 256 * 2, 36 * (32 * 128 * 128 + 3 * (2 * 16 * 128 + 32 * 128)) * 2),
+        (NEMOTRON_H, 2 * 4 * 8 * 128 * 2, 24 * (128 * 64 * 128 + 3 * (128 * 64 + 2 * 8 * 128)) * 2),
+        (JAMBA, 2 * 4 * 8 * 128 * 2, 28 * 8192 * (16 + 3) * 2),
+        (KIMI_LINEAR, 7 * 576 * 2, 20 * (32 * 128 * 128 + 3 * 3 * 32 * 128) * 2),
+    ],
+    ids=["qwen3_next", "nemotron_h", "jamba", "kimi_linear"],
+)
+def test_a_hybrid_keeps_kv_in_its_attention_layers_and_a_state(
+    found: dict[str, Any], per_token: int, state: int
+) -> None:
+    model = config.model_of(found, "x", "")
+    assert kv_per_token(model, 2.0) == per_token
+    assert model.state == state
+    assert kv_of_sequence(model, 1000, 2.0) == 1000 * per_token + state
+
+
+def test_the_layers_of_older_gemma_configs_alternate() -> None:
+    gemma = {**LLAMA_70B, "model_type": "gemma2", "num_hidden_layers": 42, "sliding_window": 4096}
+    model = config.model_of(gemma, "x", "")
+    assert (model.full, model.sliding, model.window) == (21, 21, 4096)
+
+
+@pytest.mark.parametrize(
+    ("quantized", "native"),
+    [
+        (None, "bf16"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 8}, "int8"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}}, "fp8"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"0": {"weights": {"num_bits": 8, "type": "float"}}},
+            },
+            "fp8",
+        ),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"0": {"weights": {"num_bits": 4, "type": "int"}}}},
+            "int4",
+        ),
+    ],
+)
+def test_the_format_of_the_weights_is_the_published_one(quantized: Any, native: str) -> None:
+    assert config.model_of({**LLAMA_70B, "quantization_config": quantized}, "x", "").native == native
+
+
+def test_an_unknown_format_of_weights_is_refused() -> None:
+    with pytest.raises(ConfigFileError, match="quantization_config: format aqlm is not known; give --weights"):
+        config.model_of({**LLAMA_70B, "quantization_config": {"quant_method": "aqlm"}}, "x", "")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +210,7 @@ def test_what_is_not_counted_right_is_unknown() -> None:
         (json.dumps({**LLAMA_70B, "hidden_size": 1e99}), "no whole number"),
         (json.dumps({**LLAMA_70B, "num_attention_heads": True}), "no whole number"),
         (json.dumps({**LLAMA_70B, "num_key_value_heads": 0}), "num_key_value_heads is missing or 0"),
+        (json.dumps({**LLAMA_70B, "layer_types": ["mamba"] * 80}), "layer_types has mamba"),
         (json.dumps({**LLAMA_70B, "layer_types": ["mamba"] * 81}), "layer_types names 81 layers"),
         ("[" * 100_000, "not a config.json"),
     ],

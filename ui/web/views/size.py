@@ -18,6 +18,7 @@ from kvitals.ui.web.sources.base import PageWindow
 MAX_TEXT = 60
 _EVERY = "every one, and the cheapest is shown"
 _SEEN_MODEL = "as seen"
+_PUBLISHED = "as the model is published"
 _ANSWER = "sized"
 _FIELDS = (
     ("peak", "Requests a second, at the peak", "120", "in the busiest minutes: p95 or p99"),
@@ -77,9 +78,9 @@ def _machine() -> list[str]:
     gpus = [_EVERY, *(one.name for one in catalogue.gpus())]
     model = first.selectbox("Model", models, index=_first(models, "Llama-3.3-70B"), key="size-model")
     gpu = second.selectbox("GPU", gpus, index=_first(gpus, "H100 SXM"), key="size-gpu")
-    weights = first.selectbox("Format of the weights", WEIGHTS, key="size-weights")
+    weights = first.selectbox("Format of the weights", [_PUBLISHED, *WEIGHTS], key="size-weights")
     cache = second.selectbox("Format of the KV cache", KV, key="size-kv")
-    options = [f"--weights={weights}", f"--kv={cache}"]
+    options = [*([f"--weights={weights}"] if weights != _PUBLISHED else []), f"--kv={cache}"]
     options += [f"--model={model}"] if model != _SEEN_MODEL else []
     return [*options, *([f"--gpu={gpu}"] if gpu != _EVERY else [])]
 
@@ -106,10 +107,15 @@ def _texts(fields: Any) -> list[str]:
     return options
 
 
+def _gpus(value: float | None) -> str:
+    return "none serves" if value is None else f"{value:,.0f}"
+
+
 def _plan(plan: Mapping[str, Any], options: tuple[str, ...]) -> None:
     layout = plan["layout"]
     cost = plan["usd_per_hour"]
     stages = f" × PP{layout['pipeline_parallel']}" if layout["pipeline_parallel"] > 1 else ""
+    stages += f" × DP{layout['data_parallel']}" if layout["data_parallel"] > 1 else ""
     st.markdown(f"### {literal(plan['model']['name'])} on {literal(plan['gpu']['name'])}")
     least = "at least " if plan["bound"] else ""
     header.figures(
@@ -124,6 +130,8 @@ def _plan(plan: Mapping[str, Any], options: tuple[str, ...]) -> None:
     )
     if plan["bound"]:
         st.markdown(":material/warning: **A bound:** no instance passes it. Measure one before buying.")
+        low, likely, high = (_gpus(plan["estimate"]["gpus"][case]) for case in ("low", "likely", "high"))
+        st.markdown(f"**Expected:** {likely} GPUs ({low} to {high}), at the shares of the peaks that engines reach.")
     if plan["model"]["note"]:
         st.caption(literal(plan["model"]["note"]))
     st.markdown("### The working")
