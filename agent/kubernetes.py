@@ -16,7 +16,9 @@ import os
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from ipaddress import ip_address
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -32,7 +34,10 @@ MAX_PODS = 1000
 MAX_PAGES = 50
 MAX_NOTES = 10
 PODS_A_PAGE = 100
+MAX_SECONDS = 7 * 86400.0
+"""A pod that waited longer for a node, or may take longer to end, is no measurement of a start or an end."""
 _CHUNK = 1 << 16
+_SCHEDULED = ("PodScheduled", "True")
 
 _GIVE = "give its service account a Role or ClusterRole with the verb list on pods (apiGroups [''])"
 _ROLE_WORDS = {"both": "unified", "prefill-decode": "unified", "scheduler": "router"}
@@ -56,6 +61,7 @@ class _Meta(Struct):
     namespace: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    created: Any = msgspec.field(name="creationTimestamp", default=None)
 
 
 class _Port(Struct, rename="camel"):
@@ -71,6 +77,7 @@ class _Container(Struct, rename="camel"):
 class _Spec(Struct, rename="camel"):
     containers: list[_Container] = []
     init_containers: list[_Container] | None = None
+    grace_seconds: Any = msgspec.field(name="terminationGracePeriodSeconds", default=None)
 
     @property
     def ports(self) -> list[_Port]:
@@ -79,9 +86,30 @@ class _Spec(Struct, rename="camel"):
         return [port for container in (*self.containers, *sidecars) for port in container.ports or []]
 
 
-class _Status(Struct):
+class _Condition(Struct, rename="camel"):
+    type: str = ""
+    status: str = ""
+    last_transition_time: Any = None
+
+
+class _Running(Struct, rename="camel"):
+    started_at: Any = None
+
+
+class _State(Struct):
+    running: _Running | None = None
+
+
+class _ContainerStatus(Struct, rename="camel"):
+    restart_count: Any = 0
+    state: _State | None = None
+
+
+class _Status(Struct, rename="camel"):
     phase: str = ""
     ip: str = msgspec.field(name="podIP", default="")
+    conditions: list[_Condition] | None = None
+    container_statuses: list[_ContainerStatus] | None = None
 
 
 class _Pod(Struct):
@@ -273,6 +301,7 @@ def _target(pod: _Pod, config: Kubernetes) -> TargetTable:
     return TargetTable(
         url=f"{said['scheme'] or 'http'}://{host}:{_port(pod, said['port'], config)}{path}",
         name=f"{pod.metadata.namespace}/{pod.metadata.name}",
+        facts=_facts(pod),
         labels=_labels(pod.metadata.labels or {}, config),
         bearer_file=config.bearer_file,
         ca_file=config.ca_file,
@@ -305,3 +334,51 @@ def _labels(pod: Mapping[str, str], config: Kubernetes) -> dict[str, str]:
         "role": next((role for role in roles if role in ROLES), ""),
     }
     return {name: value for name, value in found.items() if value}
+
+
+def _facts(pod: _Pod) -> dict[str, float]:
+    """The seconds that the API states of the start and end of a pod. A time that is missing or absurd is left out."""
+    scheduled = next(
+        (_time(c.last_transition_time) for c in pod.status.conditions or [] if (c.type, c.status) == _SCHEDULED), None
+    )
+    grace = pod.spec.grace_seconds
+    facts = {
+        "provision_seconds": _between(_time(pod.metadata.created), scheduled),
+        "pull_seconds": _between(scheduled, _first_start(pod.status)),
+        "drain_seconds": float(grace) if type(grace) is int and 0 <= grace <= MAX_SECONDS else None,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _first_start(status: _Status) -> datetime | None:
+    """When the last container of the pod was started; None once one was restarted, which overwrites its first start."""
+    containers = status.container_statuses or []
+    if any(container.restart_count != 0 for container in containers):
+        return None
+    starts = [
+        _time(c.state.running.started_at) for c in containers if c.state is not None and c.state.running is not None
+    ]
+    known = [start for start in starts if start is not None]
+    return max(known) if known and len(known) == len(containers) else None
+
+
+def _time(text: object) -> datetime | None:
+    """A time of the API, which is RFC 3339; None for anything else."""
+    if not isinstance(text, str):
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None
+
+
+def _between(start: datetime | None, end: datetime | None) -> float | None:
+    """Seconds between two times; None where one is missing, or where they are not those of one start."""
+    if start is None or end is None:
+        return None
+    try:
+        seconds = (end - start).total_seconds()
+    except OverflowError:
+        return None
+    return seconds if 0 <= seconds <= MAX_SECONDS else None

@@ -23,6 +23,7 @@ import msgspec
 from kvitals.agent.collector import NodeCollector
 from kvitals.agent.collectors.probe import probe
 from kvitals.agent.discovery import Finder
+from kvitals.agent.engine_log_collector import EngineLogCollector
 from kvitals.agent.kv_event_collectors import KvEventsCollector
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.node_collectors import GpuCollector, HostCollector
@@ -63,7 +64,15 @@ class Node:
         self.gpus = GpuCollector(self.context, self.host)
         self.kv_events = KvEventsCollector(self.context)
         self.parts = PartsCollector(self.context, self.kv_events.request)
-        self.registry: tuple[NodeCollector[Any], ...] = (self.pages, self.host, self.gpus, self.parts, self.kv_events)
+        self.engine_logs = EngineLogCollector(self.context)
+        self.registry: tuple[NodeCollector[Any], ...] = (
+            self.pages,
+            self.host,
+            self.gpus,
+            self.parts,
+            self.kv_events,
+            self.engine_logs,
+        )
         """All collectors, in the order in which their records are ingested and time advances."""
         self._by_record: dict[type[Record], NodeCollector[Any]] = {
             kind: collector for collector in self.registry for kind in collector.records

@@ -164,8 +164,24 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, tag="gpu"):
     duration: float = 0.0  # seconds
 
 
+class EngineLogRecord(msgspec.Struct, frozen=True, kw_only=True, tag="engine_log"):
+    """What new lines of an engine's log state, as numbers. It has no text of the log."""
+
+    t: float
+    target: str
+    state: str = OK  # ok, partial, unknown, failed
+    reason: str = OK  # a key of kvitals.agent.collectors.engine_log.REASONS
+    message: str = ""
+    restarted: bool = False  # the engine started: earlier phases and values are obsolete
+    startup: dict[str, float] = {}  # phase -> seconds, of the last start; empty where no line stated one
+    values: dict[str, float] = {}  # by the names of kvitals.rules.engine_log_map.LogValue
+    events: dict[str, int] = {}  # in these lines; 0 for an event that the engine reports from now on
+    lines: int = 0
+    matched: int = 0  # lines that stated something
+
+
 ScrapeSenseRecord = ScrapeRecord | FactsRecord
-Record = ScrapeSenseRecord | ProbeRecord | HostRecord | GpuRecord | PartsRecord | KvEventsRecord
+Record = ScrapeSenseRecord | ProbeRecord | HostRecord | GpuRecord | PartsRecord | KvEventsRecord | EngineLogRecord
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

@@ -71,7 +71,11 @@ class Worker:
             del waiting, done  # an exception keeps this frame: with the future that keeps the exception it is a cycle
         raise WorkerHungError(f"{self._name} did not answer within {deadline:g} s")
 
-    def _submit(self, work: Callable[[], T], done: Future[T]) -> None:
+    def post(self, work: Callable[[], object]) -> None:
+        """Run `work` in the thread after the calls before it. Nobody waits for it, and what it raises is dropped."""
+        self._submit(work, Future())
+
+    def _submit(self, work: Callable[[], Any], done: Future[Any]) -> None:
         with self._lock:
             self._jobs.put((work, done))
             if self._thread is None:

@@ -16,6 +16,7 @@ from kvitals.config.checks import (
     check_own_certificate,
     check_prefixes,
     check_seconds,
+    is_pattern,
     normal_url,
     one_of,
 )
@@ -27,6 +28,21 @@ ROLES = ("prefill", "decode", "unified", "frontend", "router")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _SELECTOR = re.compile(r"[\w.,/()!= -]{1,1000}")
+_JOURNAL_UNIT = re.compile(r"journal:[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]{0,199}")
+
+
+def check_log(log: str) -> None:
+    """Raises ValueError for a log that is neither a path, a unit of the journal nor standard input."""
+    if log in ("", "-") or _JOURNAL_UNIT.fullmatch(log):
+        return
+    path = Path(log)
+    if not path.is_absolute() or "\0" in log or len(log) > 4096 or any(is_pattern(part) for part in path.parts[:-1]):
+        raise ValueError(
+            f"invalid log {log[:100]!r}: expected an absolute path whose last part may be a pattern, journal:UNIT,"
+            " or - for standard input"
+        )
+
+
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[\w.-]{1,63}")
 
 
@@ -45,9 +61,11 @@ class TargetTable(Struct, frozen=True, kw_only=True):
     insecure: bool = False
     prefixes: dict[str, str] = {}
     timeout: Seconds | None = None
+    log: str = ""  # the engine's log: a path, journal:UNIT, or - for standard input
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "url", normal_url(self.url))
+        check_log(self.log)
         if self.name and not TEXT.fullmatch(self.name):
             raise ValueError("name must be one line of at most 200 characters")
         for label, text in self.labels.items():

@@ -161,6 +161,7 @@ class _Engine:
     def __init__(self) -> None:
         self.counts: dict[str, _Counts] = {}  # by role
         self.phases: dict[str, Histogram] = {}
+        self.handovers: dict[str, float] = {}  # by whether the traces of both sides are one
 
 
 class RequestFamilies:
@@ -270,6 +271,9 @@ class RequestFamilies:
             counts.add(record, outcome)
         if not engine:
             return record.seconds("queue")
+        if state := _handover(record):
+            handovers = (own or self._seen(engine)).handovers
+            handovers[state] = handovers.get(state, 0.0) + 1.0
         phases, trace, end, queue = (own or self._seen(engine)).phases, record.trace, record.end, None
         for phase in record.phases:
             name, seconds = phase.name, phase.seconds
@@ -354,6 +358,8 @@ class RequestFamilies:
 
     def _say_engine(self, engine: str, said: dict[Key, float]) -> None:
         seen, mine = self._engines[engine], ("engine", engine)
+        for state, count in seen.handovers.items():
+            said["kvitals_handover_traces_total", (mine, ("state", state))] = count
         for role, counts in seen.counts.items():
             labels = mine, ("role", role)
             for outcome, count in counts.requests.items():
@@ -372,3 +378,14 @@ def _of_tenant(tenant: str) -> LabelSet:
 
 def _say_histogram(histogram: Histogram, family: str, labels: LabelSet, said: dict[Key, float]) -> None:
     said.update(zip(histogram.keys(family, labels), histogram.samples(), strict=True))
+
+
+def _handover(record: RequestRecord) -> str:
+    """Whether a request with a prefill and a decode side has its engine spans in one trace (`shared`) or several
+    (`broken`); empty where the spans of a side are missing."""
+    if not record.engines.keys() >= {"prefill", "decode"}:
+        return ""
+    traces = [span.trace for span in record.spans if span.observer == "engine"]
+    if len(traces) < len(record.engines):
+        return ""
+    return "shared" if len(set(traces)) == 1 else "broken"

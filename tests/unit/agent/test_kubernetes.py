@@ -138,6 +138,68 @@ async def test_a_pod_becomes_a_target(api: Api, config: Kubernetes) -> None:
     assert found.notes == ()
 
 
+STARTED = {
+    "metadata": {"creationTimestamp": "2026-11-23T02:00:00Z"},
+    "spec": {"terminationGracePeriodSeconds": 30},
+    "status": {
+        "conditions": [
+            {"type": "Initialized", "status": "True", "lastTransitionTime": "2026-11-23T02:03:00Z"},
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-23T02:02:10Z"},
+        ],
+        "containerStatuses": [
+            {"name": "proxy", "restartCount": 0, "state": {"running": {"startedAt": "2026-11-23T02:03:05Z"}}},
+            {"name": "engine", "restartCount": 0, "state": {"running": {"startedAt": "2026-11-23T02:03:40Z"}}},
+        ],
+    },
+}
+"""The fields of a started pod, as in the API reference of Pod v1."""
+
+
+def started(**changes: dict[str, Any]) -> dict[str, Any]:
+    """A pod with the fields of `STARTED`, some of them changed."""
+    made = pod("chat-0")
+    for part, fields in STARTED.items():
+        made[part] |= {**fields, **changes.get(part, {})}
+    return made
+
+
+async def facts(api: Api, config: Kubernetes, *pods: dict[str, Any]) -> list[dict[str, float]]:
+    api.pods = [*pods]
+    return [target.facts for target in (await Pods(config).list()).targets]
+
+
+async def test_a_pod_s_start_and_grace_period_are_facts_of_its_engine(api: Api, config: Kubernetes) -> None:
+    assert await facts(api, config, started()) == [
+        {"provision_seconds": 130, "pull_seconds": 90, "drain_seconds": 30},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({"metadata": {"creationTimestamp": "yesterday"}}, {"pull_seconds", "drain_seconds"}),
+        ({"metadata": {"creationTimestamp": "2026-11-23T02:00:00"}}, {"pull_seconds", "drain_seconds"}),
+        ({"metadata": {"creationTimestamp": 5}}, {"pull_seconds", "drain_seconds"}),
+        ({"metadata": {"creationTimestamp": "2027-01-01T00:00:00Z"}}, {"pull_seconds", "drain_seconds"}),
+        ({"metadata": {"creationTimestamp": "0001-01-01T00:00:00Z"}}, {"pull_seconds", "drain_seconds"}),
+        ({"status": {"conditions": None}}, {"drain_seconds"}),
+        ({"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}, {"drain_seconds"}),
+        ({"status": {"containerStatuses": None}}, {"provision_seconds", "drain_seconds"}),
+        ({"status": {"containerStatuses": [{"restartCount": 3}]}}, {"provision_seconds", "drain_seconds"}),
+        ({"status": {"containerStatuses": [{"state": {"waiting": {}}}]}}, {"provision_seconds", "drain_seconds"}),
+        ({"spec": {"terminationGracePeriodSeconds": -1}}, {"provision_seconds", "pull_seconds"}),
+        ({"spec": {"terminationGracePeriodSeconds": 10**30}}, {"provision_seconds", "pull_seconds"}),
+        ({"spec": {"terminationGracePeriodSeconds": "30"}}, {"provision_seconds", "pull_seconds"}),
+        ({"spec": {"terminationGracePeriodSeconds": True}}, {"provision_seconds", "pull_seconds"}),
+    ],
+)
+async def test_a_time_that_makes_no_sense_is_no_fact(
+    api: Api, config: Kubernetes, changes: dict[str, dict[str, Any]], left: set[str]
+) -> None:
+    (stated,) = await facts(api, config, started(**changes))
+    assert stated.keys() == left
+
+
 @pytest.mark.parametrize(
     ("labels", "role"),
     [

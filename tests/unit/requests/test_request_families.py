@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kvitals.agent.requests import request_families
-from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.record import RequestRecord, SpanRef
 from kvitals.agent.requests.request_families import RequestFamilies
 from kvitals.rules.loader import load
 from kvitals.series.promql import evaluate
@@ -84,6 +84,27 @@ def test_series_of_an_engine_have_its_labels_and_the_others_this_nodes() -> None
     assert found["prefill"] == pytest.approx(0.2084)
     assert found["gateway"] == pytest.approx(0.004)
     assert sum(found.values()) == pytest.approx(0.45)
+
+
+def handed_over(*spans: tuple[str, str]) -> RequestRecord:
+    """A request of a prefill and a decode engine, with its spans' observers and traces."""
+    refs = tuple(SpanRef(observer, f"{n:016x}", trace) for n, (observer, trace) in enumerate(spans))
+    engines = {"prefill": "10.0.0.2:8000", "decode": "10.0.0.1:8000"}
+    return RequestRecord(id="r", start=T, end=T + 1, complete=True, engines=engines, spans=refs)
+
+
+def test_a_handover_that_changes_the_trace_is_counted_by_the_decode_engine() -> None:
+    counted = Counted()
+    other = "b" * 32
+    counted.families.add(handed_over(("router", other), ("engine", ""), ("engine", "")))
+    counted.families.add(handed_over(("engine", ""), ("engine", other)))
+    counted.families.add(handed_over(("router", other), ("engine", "")))  # one side's span is missing
+    counted.families.add(record())
+    counted.row()
+    counted.row()
+    series = counted.value("kvitals_handover_traces_total")
+    assert {dict(labels)["state"]: value for labels, value in series.items()} == {"shared": 1, "broken": 1}
+    assert {dict(labels)["engine"] for labels in series} == {"10.0.0.1:8000"}
 
 
 def test_what_is_unknown_is_not_counted_as_nothing() -> None:
