@@ -19,6 +19,18 @@ Name = str | int
 Line = TypeVar("Line", bound=msgspec.Struct)
 
 
+class KvitalsLine(msgspec.Struct):
+    """The header of `kvitals gate extract`, or one of its requests."""
+
+    kvitals_load: int | None = None
+    block_tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)] | None = None
+    at: Time | None = None
+    prompt_tokens: Count = 0
+    output_tokens: Count | None = None
+    blocks: list[Id] = []
+    session: str | None = None
+
+
 class MooncakeLine(msgspec.Struct):
     timestamp: Time
     input_length: Count
@@ -122,6 +134,17 @@ class LineFormat(Generic[Line]):
                 raise TraceError(f"{where}: not a request of a {self.units.format} trace: {error}") from error
 
 
+def _kvitals(lines: Iterable[tuple[str, KvitalsLine]]) -> Iterator[TraceRequest]:
+    size: int | None = None
+    for where, one in lines:
+        if one.kvitals_load is not None:
+            size = one.block_tokens
+        elif one.at is None:
+            raise TraceError(f"{where}: not a request of a kvitals load: no `at`")
+        else:
+            yield TraceRequest(one.at, one.prompt_tokens, one.output_tokens, one.blocks, one.session, size)
+
+
 def _mooncake(lines: Iterable[tuple[str, MooncakeLine]]) -> Iterator[TraceRequest]:
     for _, one in lines:
         yield TraceRequest(one.timestamp, one.input_length, one.output_length, one.hash_ids, one.session_id)
@@ -192,6 +215,7 @@ def iso_seconds(text: str, where: str) -> float:
 
 
 LINE_FORMATS: tuple[LineFormat[Any], ...] = (
+    LineFormat(TraceUnits("kvitals load", "s", 16), ("kvitals_load", "block_tokens"), KvitalsLine, _kvitals),
     LineFormat(TraceUnits("Bailian", "s", 16), ("chat_id", "hash_ids"), BailianLine, _bailian),
     LineFormat(TraceUnits("Mooncake", "ms", 512), ("timestamp", "input_length", "hash_ids"), MooncakeLine, _mooncake),
     LineFormat(TraceUnits("Dynamo request", "ms", 16), ("schema", "event_type", "request"), DynamoLine, _dynamo),

@@ -263,3 +263,21 @@ def test_a_damaged_file_of_any_format_is_read_or_refused(sample: bytes, data: st
         assert "damaged" in str(refused)
     else:
         assert len(trace.accesses) and trace.facts.format
+
+
+def test_a_load_of_kvitals_itself_is_read_as_the_recording_that_it_is_of(tmp_path: Path) -> None:
+    """docs/gate.md promises it; it was refused as a trace of Mooncake that lacks a timestamp."""
+    path = tmp_path / "incident.jsonl"
+    path.write_text(
+        '{"kvitals_load":1,"source":"a.kvcap","requests":2,"seconds":1.0,"block_tokens":32,"prefixes":"KV events"}\n'
+        '{"at":0.0,"prompt_tokens":64,"output_tokens":16,"blocks":[0,1],"tenant":"tenant-1","session":"session-1"}\n'
+        '{"at":1.0,"prompt_tokens":70,"output_tokens":8,"blocks":[0,2,3]}\n'
+    )
+    trace = read_trace(path)
+    assert (
+        trace.facts.sentence == "kvitals load trace; times in s; blocks of 32 tokens, from the file; 1 named sessions"
+    )
+    assert trace.accesses.time.tolist() == [0.0, 1.0] and trace.accesses.block.tolist() == [0, 1, 0, 2, 3]
+    path.write_text('{"kvitals_load":1,"block_tokens":32}\n{"prompt_tokens":3}\n')
+    with pytest.raises(TraceError, match="not a request of a kvitals load: no `at`"):
+        read_trace(path)
