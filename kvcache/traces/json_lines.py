@@ -215,7 +215,6 @@ def iso_seconds(text: str, where: str) -> float:
 
 
 LINE_FORMATS: tuple[LineFormat[Any], ...] = (
-    LineFormat(TraceUnits("kvitals load", "s", 16), ("kvitals_load", "block_tokens"), KvitalsLine, _kvitals),
     LineFormat(TraceUnits("Bailian", "s", 16), ("chat_id", "hash_ids"), BailianLine, _bailian),
     LineFormat(TraceUnits("Mooncake", "ms", 512), ("timestamp", "input_length", "hash_ids"), MooncakeLine, _mooncake),
     LineFormat(TraceUnits("Dynamo request", "ms", 16), ("schema", "event_type", "request"), DynamoLine, _dynamo),
@@ -227,4 +226,5 @@ LINE_FORMATS: tuple[LineFormat[Any], ...] = (
         PromptLine,
         _prompts,
     ),
+    LineFormat(TraceUnits("kvitals load", "s", 16), ("kvitals_load", "block_tokens"), KvitalsLine, _kvitals),
 )
