@@ -236,7 +236,7 @@ def lines(
         colors = series_colors(names)
         scale = alt.Scale(domain=list(colors), range=list(colors.values()))
         chart = chart.encode(color=alt.Color("line:N", scale=scale, legend=legend))
-    top = max(abs(float(row["value"])) for row in rows)
+    top = max(abs(value) for line in largest for _, value in line.points)
     return _with_rules(spec(chart, rows), marks, objective if objective and top * NEAR >= objective else None)
 
 
@@ -244,7 +244,7 @@ def _with_rules(drawn: Spec, marks: Sequence[Mark], objective: float | None) -> 
     """A chart with a vertical line for each mark and a horizontal one for the objective, as layers on it."""
     if not marks and objective is None:
         return drawn
-    outer = {name: drawn.pop(name) for name in ("height", "padding", "$schema") if name in drawn}
+    outer: Spec = {name: drawn.pop(name) for name in ("height", "padding", "$schema") if name in drawn}
     layers = [drawn]
     if marks:
         moments = [{"t": milliseconds(m.t), "label": m.label, "stroke": COLORS[m.color]} for m in marks]

@@ -65,7 +65,7 @@ def write_address() -> None:
         st.query_params.from_dict(told)
 
 
-def linked(name: str) -> str:
+def take_pick(name: str) -> str:
     """What the link that was just opened picks, at the first question only; empty: nothing. For the widget that
     picks it."""
     pending = st.session_state.get(_PENDING) or {}

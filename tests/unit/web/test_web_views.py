@@ -14,7 +14,7 @@ from tests.unit.web.looking import again, run, sound, words
 from tests.unit.web.stub import stub_api
 
 PAGES = (
-    *("", "timeline", "tenants", "cache", "cascades", "requests", "fleet", "efficiency"),
+    *("", "timeline", "tenants", "cache", "cascades", "requests", "fleet", "engine", "efficiency"),
     *("what-if", "size", "rules", "sources"),
 )
 CASCADE, HEAVY = "demo:eviction_cascade", "demo:heavy_tenant"

@@ -51,7 +51,7 @@ def show(place: str, look: PageWindow | None) -> None:
 
 def _pick(names: list[str], triage: Triage) -> str:
     """The engine of the link; afterwards the one that the viewer selects."""
-    if (wanted := state.linked("engine") or state.focus("engine")) in names:
+    if (wanted := state.take_pick("engine") or state.focus("engine")) in names:
         st.session_state["engine"] = wanted
     if st.session_state.get("engine") not in names:
         troubled = (row.entity.title for row in triage.engines if row.healthy is False)

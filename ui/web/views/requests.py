@@ -25,7 +25,7 @@ _WHICH = {"slowest": "Slowest", "newest": "Newest"}
 
 def show(place: str, look: PageWindow | None) -> None:
     """The tail by phase, then a waterfall of each."""
-    if wanted := state.linked("request"):
+    if wanted := state.take_pick("request"):
         st.session_state["request-id"] = wanted
     with st.container(horizontal=True, vertical_alignment="bottom", key="which"):
         which = st.segmented_control(

@@ -37,7 +37,7 @@ def show(place: str, look: PageWindow | None) -> None:
     groups = sorted({rule.group for rule in known.rules.values()})
     group = right.selectbox("Group", ["all", *groups], key="rule-group")
     codes = [code for code in codes if group in ("all", known.rules[code].group)]
-    if (wanted := state.linked("rule")) in codes:
+    if (wanted := state.take_pick("rule")) in codes:
         st.session_state[f"rule-{group}"] = wanted
     code = left.selectbox(
         "Rule",

@@ -241,7 +241,7 @@ def _tail(
     if not tenants:
         return
     st.markdown("### The slowest requests of one tenant")
-    if (wanted := state.linked("tenant")) in tenants:
+    if (wanted := state.take_pick("tenant")) in tenants:
         st.session_state["tenant-tail"] = wanted
     chosen = st.selectbox("Tenant", tenants, format_func=lambda t: tenant_of(t, known), key="tenant-tail")
     state.keep("tenant", chosen)

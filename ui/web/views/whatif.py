@@ -77,7 +77,7 @@ def show(place: str, look: PageWindow | None) -> None:
 
 def _linked(place: str, look: PageWindow | None, of: Lookups) -> bool:
     """Fill the form in with the replay of the lever that a link names; whether there is one."""
-    lever = source_registry.knowledge().levers.get(state.linked("lever"))
+    lever = source_registry.knowledge().levers.get(state.take_pick("lever"))
     if lever is None or lever.replay is None or not of.today:
         return False
     how = lever.replay
