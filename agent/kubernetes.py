@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -89,6 +90,7 @@ class _Spec(Struct, rename="camel"):
 class _Condition(Struct, rename="camel"):
     type: str = ""
     status: str = ""
+    reason: Any = ""
     last_transition_time: Any = None
 
 
@@ -143,7 +145,18 @@ class Pods:
         self._files = Worker("kubernetes files")
 
     async def list(self) -> DiscoveredPods:
-        """The running pods, as targets. Raises KubernetesError."""
+        """The running pods of the node, as targets. Raises KubernetesError."""
+        fields = f"spec.nodeName={self._config.node},status.phase=Running"
+        return _found(await self._list(fields), self._config)
+
+    async def unschedulable(self) -> dict[str, int]:
+        """How many pods that the selector matches find no node, by pool, on no node and so the same for each agent.
+        Raises KubernetesError."""
+        waiting = [pod for pod in await self._list("status.phase=Pending") if _is_unschedulable(pod)]
+        return Counter(_labels(pod.metadata.labels or {}, self._config).get("pool", "") for pod in waiting)
+
+    async def _list(self, fields: str) -> Sequence[_Pod]:
+        """The pods that a field selector and the configuration ask for. Raises KubernetesError."""
         config = self._config
         server = self._server()
         try:
@@ -156,7 +169,7 @@ class Pods:
                 pods: list[_Pod] = []
                 for namespace in config.namespaces or ("",):
                     where = f"{server}/api/v1/namespaces/{namespace}/pods" if namespace else f"{server}/api/v1/pods"
-                    listing = _Listing(session, where, headers, tls, config)
+                    listing = _Listing(session, where, headers, tls, config, fields)
                     pods += await listing.all()
         except TimeoutError:
             raise KubernetesError(f"{server} did not answer within {config.timeout:g} s; will ask again") from None
@@ -167,7 +180,7 @@ class Pods:
             ) from error
         except aiohttp.ClientError as error:
             raise KubernetesError(f"{server} can not be reached ({str(error)[:200]}); check server") from error
-        return _found(pods, config)
+        return pods
 
     def _server(self) -> str:
         if self._config.server:
@@ -205,6 +218,7 @@ class _Listing:
     headers: Mapping[str, str]
     tls: ssl.SSLContext
     config: Kubernetes
+    fields: str  # a field selector
 
     async def all(self) -> list[_Pod]:
         """All pages; from the beginning once more where the API forgot the place."""
@@ -231,8 +245,7 @@ class _Listing:
         raise KubernetesError(f"more than {MAX_PODS} pods; narrow them down with selector or namespaces")
 
     async def _page(self, place: str) -> _PodList:
-        fields = f"spec.nodeName={self.config.node},status.phase=Running"
-        query = {"fieldSelector": fields, "limit": str(PODS_A_PAGE)}
+        query = {"fieldSelector": self.fields, "limit": str(PODS_A_PAGE)}
         query |= {"labelSelector": self.config.selector} if self.config.selector else {}
         query |= {"continue": place} if place else {}
         headers = {**self.headers, "Accept": "application/json", "Accept-Encoding": "identity"}
@@ -334,6 +347,13 @@ def _labels(pod: Mapping[str, str], config: Kubernetes) -> dict[str, str]:
         "role": next((role for role in roles if role in ROLES), ""),
     }
     return {name: value for name, value in found.items() if value}
+
+
+def _is_unschedulable(pod: _Pod) -> bool:
+    """Whether the scheduler found no node for it."""
+    return any(
+        (c.type, c.status, c.reason) == ("PodScheduled", "False", "Unschedulable") for c in pod.status.conditions or []
+    )
 
 
 def _facts(pod: _Pod) -> dict[str, float]:

@@ -29,6 +29,7 @@ from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.node_collectors import GpuCollector, HostCollector
 from kvitals.agent.node_context import NodeContext
 from kvitals.agent.page_collector import PageCollector
+from kvitals.agent.pending_pods_collector import PendingPodsCollector
 from kvitals.agent.records import ProbeRecord, Record, decode, encode
 from kvitals.agent.request_collectors import PartsCollector
 from kvitals.agent.requests.observation import PartsRecord
@@ -72,6 +73,7 @@ class Node:
             self.parts,
             self.kv_events,
             self.engine_logs,
+            PendingPodsCollector(self.context),
         )
         """All collectors, in the order in which their records are ingested and time advances."""
         self._by_record: dict[type[Record], NodeCollector[Any]] = {

@@ -180,8 +180,26 @@ class EngineLogRecord(msgspec.Struct, frozen=True, kw_only=True, tag="engine_log
     matched: int = 0  # lines that stated something
 
 
+class PendingPodsRecord(msgspec.Struct, frozen=True, kw_only=True, tag="pending_pods"):
+    """The pods of the cluster that find no node."""
+
+    t: float
+    target: str = ""  # it is of the cluster and of no target
+    unschedulable: dict[str, int] = {}  # by pool; a pool without any is left out
+    pools: tuple[str, ...] = ()  # those of the pods that run on this node
+
+
 ScrapeSenseRecord = ScrapeRecord | FactsRecord
-Record = ScrapeSenseRecord | ProbeRecord | HostRecord | GpuRecord | PartsRecord | KvEventsRecord | EngineLogRecord
+Record = (
+    ScrapeSenseRecord
+    | ProbeRecord
+    | HostRecord
+    | GpuRecord
+    | PartsRecord
+    | KvEventsRecord
+    | EngineLogRecord
+    | PendingPodsRecord
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

@@ -201,7 +201,8 @@ def test_records_become_series_of_the_engine() -> None:
         EngineLogRecord(t=6.0, target=TARGET, events={"compilation": 3, "out_of_memory": 2}),
         EngineLogRecord(t=8.0, target=TARGET),
     ]
-    for record in [ScrapeRecord(t=1.0, target=TARGET, body=body), *records]:
+    node.ingest_recorded(encode(ScrapeRecord(t=1.0, target=TARGET, body=body)))
+    for record in records:
         node.ingest_recorded(encode(record))
     engines = value(node, 'count by (engine) ({__name__=~"kvitals_(startup_seconds|compilations_total)"})', 8.0)
     assert engines == [2]

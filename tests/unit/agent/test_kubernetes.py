@@ -16,9 +16,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent import kubernetes
+from kvitals.agent.collectors.boundary import CollectorError
 from kvitals.agent.kubernetes import KubernetesError, Pods
 from kvitals.agent.node import Node
+from kvitals.agent.pending_pods_collector import PendingPodsCollector
+from kvitals.agent.records import PendingPodsRecord
 from kvitals.config import AgentTable, Config, Kubernetes, Seconds
+from kvitals.series.promql import evaluate
 
 AUTHORITY = trustme.CA()
 SERVER = AUTHORITY.issue_cert("127.0.0.1")
@@ -138,7 +142,7 @@ async def test_a_pod_becomes_a_target(api: Api, config: Kubernetes) -> None:
     assert found.notes == ()
 
 
-STARTED = {
+STARTED: dict[str, dict[str, Any]] = {
     "metadata": {"creationTimestamp": "2026-11-23T02:00:00Z"},
     "spec": {"terminationGracePeriodSeconds": 30},
     "status": {
@@ -198,6 +202,50 @@ async def test_a_time_that_makes_no_sense_is_no_fact(
 ) -> None:
     (stated,) = await facts(api, config, started(**changes))
     assert stated.keys() == left
+
+
+def pending(name: str, pool: str, reason: str = "Unschedulable") -> dict[str, Any]:
+    made = pod(name, "", phase="Pending", labels={"app.kubernetes.io/instance": pool} if pool else {})
+    made["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": reason}]
+    return made
+
+
+async def test_pods_that_find_no_node_are_counted_by_pool(api: Api, config: Kubernetes) -> None:
+    loading = pod("loading", phase="Pending", labels={"app.kubernetes.io/instance": "chat"})
+    api.pods = [
+        pending("a", "chat"),
+        pending("b", "chat"),
+        pending("c", ""),
+        pending("d", "x", "SchedulingGated"),
+        loading,
+    ]
+    assert await Pods(config).unschedulable() == {"chat": 2, "": 1}
+    assert api.asked[0].query["fieldSelector"] == "status.phase=Pending"
+    assert api.asked[0].query["labelSelector"] == "app=vllm"
+
+
+async def test_the_agent_reports_them_for_its_pools_and_others(api: Api, config: Kubernetes) -> None:
+    node = Node(Config(kubernetes=config))
+    (collector,) = [one for one in node.registry if isinstance(one, PendingPodsCollector)]
+    assert collector.supported
+    api.pods = [pending("a", "chat")]
+    ((_, run),) = collector.reads(()).items()
+    (record,) = await run.read()
+    assert collector.reads(()) == {}, "it is not due again"
+    for t, more in ((1.0, record), (2.0, PendingPodsRecord(t=2.0, pools=("chat",)))):
+        node.ingest(msgspec.structs.replace(more, t=t))
+        found = evaluate('max by (pool) (kvitals_replicas_unschedulable{pool="chat"})', node.window, t)
+        assert not isinstance(found, float)
+        assert list(found.values) == [1.0 if t == 1.0 else 0.0]
+    api.answer = web.Response(status=403)
+    with pytest.raises(CollectorError, match="may not list pods"):
+        await run.read()
+    await node.close()
+
+
+def test_without_a_selector_pending_pods_are_not_listed(config: Kubernetes) -> None:
+    node = Node(Config(kubernetes=changed(config, selector="")))
+    assert not any(one.supported for one in node.registry if isinstance(one, PendingPodsCollector))
 
 
 @pytest.mark.parametrize(
