@@ -17,8 +17,8 @@ from tests.browser.test_journeys import button, charts, click
 UNEVEN = Path(__file__).parents[1] / "captures" / "incidents" / "uneven-1.kvcap"
 CASCADE = "demo%3Aeviction_cascade"
 PLOT = (
-    "return [...document.querySelectorAll('[class*=st-key-signal-] svg.marks .role-frame.root path.background')]"
-    ".map(e => e.getBBox().height)"
+    "return [...document.querySelectorAll('[class*=st-key-signal-] svg.marks')].map(s => "
+    "s.querySelector('.role-frame.root path.background').getBBox().height)"
 )
 LINES = (
     "return [...document.querySelectorAll('[class*=st-key-signal-] svg.marks')].map(s => "
