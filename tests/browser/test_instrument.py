@@ -17,8 +17,8 @@ from tests.browser.test_journeys import button, charts, click
 UNEVEN = Path(__file__).parents[1] / "captures" / "incidents" / "uneven-1.kvcap"
 CASCADE = "demo%3Aeviction_cascade"
 PLOT = (
-    "return [...document.querySelectorAll('[class*=st-key-signal-] svg.marks .role-frame.root path.background')]"
-    ".map(e => e.getBBox().height)"
+    "return [...document.querySelectorAll('[class*=st-key-signal-] svg.marks')].map(s => "
+    "s.querySelector('.role-frame.root path.background').getBBox().height)"
 )
 LINES = (
     "return [...document.querySelectorAll('[class*=st-key-signal-] svg.marks')].map(s => "
@@ -51,7 +51,7 @@ def test_timeline_and_triage_state_the_same_verdict(url: str, driver: webdriver.
     wait_for(driver, "Requests wait for slots while the KV cache is free.")
     visit(driver, f"{url}/?page=timeline")
     charts(driver, 4)
-    shown = driver.execute_script("return document.querySelector('.st-key-lanes svg.marks').textContent")
+    shown = driver.execute_script("return document.querySelector('.st-key-axis svg.marks').textContent")
     for text in ("Requests wait for slots", "SCH01", "LAT01"):
         assert text in shown, shown
 
@@ -59,7 +59,7 @@ def test_timeline_and_triage_state_the_same_verdict(url: str, driver: webdriver.
 def test_engines_have_lanes_of_their_own_and_one_colour(url: str, driver: webdriver.Chrome) -> None:
     visit(driver, f"{url}/?page=timeline")
     charts(driver, 6)
-    lanes = driver.execute_script("return document.querySelector('.st-key-lanes svg.marks').textContent")
+    lanes = driver.execute_script("return document.querySelector('.st-key-axis svg.marks').textContent")
     for text in ("one: Engine restarted", "two: Engine restarted"):
         assert text in lanes
     heights = driver.execute_script(PLOT)

@@ -212,7 +212,7 @@ def lines(
         return None
     names = list(dict.fromkeys(str(row["line"]) for row in rows))
     columns = 3 if max(len(name) for name in names) <= SHORT else 1
-    below = LEGEND + 22 * (-(-len(names) // columns) - 1) if len(names) > 1 else 0
+    below = LEGEND + 22 * -(-len(names) // columns) if len(names) > 1 else 0
     chart: alt.Chart = (
         alt.Chart(ROWS, height=height + below, padding=PADDING)
         .mark_line(strokeWidth=2, interpolate="step-after" if unit == "bool" else "linear")
