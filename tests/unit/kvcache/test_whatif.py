@@ -106,18 +106,19 @@ def test_the_host_tier_has_what_a_larger_cache_would(rows: list[Request], device
     assert tiered.token_hit_rate + (tiered.host_token_hit_rate or 0) == pytest.approx(larger.token_hit_rate)
 
 
-@pytest.mark.parametrize("name", ["conversation", "agents"])
-@pytest.mark.parametrize("rate", [0.1, 0.3])
-def test_intervals_of_samples_hold(trace: Accesses, agents: Accesses, name: str, rate: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "rate", "seeds"), [("conversation", 0.1, 6), ("conversation", 0.3, 6), ("agents", 0.3, 2)]
+)
+def test_intervals_of_samples_hold(trace: Accesses, agents: Accesses, name: str, rate: float, seeds: int) -> None:
     """At least 93% of the exact hit rates are in their interval, over seeds, sizes and routings. The benchmark has more
     seeds."""
-    accesses = {"conversation": trace, "agents": agents}[name]
+    accesses = trace if name == "conversation" else agents.take(np.arange(500))
     blocks = len(np.unique(accesses.block))
     sizes = tuple(size for share in (0.05, 0.1, 0.25, 0.5) if (size := int(share * blocks)) * rate >= 64)
     plan = ReplayPlan((*sizes, None), nodes=2, routings=("round-robin", "sticky", "pooled"))
     exact = _rates(what_if(accesses, plan))
     inside = []
-    for seed in range(6):
+    for seed in range(seeds):
         rows = what_if(accesses, replace(plan, rate=rate, seed=seed))
         # Sticky routing depends on the seed as well: its exact figures are those of the same seed.
         true = np.where(
