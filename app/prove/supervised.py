@@ -13,7 +13,7 @@ from kvitals.app.prove.actuator import CommandRun
 from kvitals.app.prove.supervisor import ATTEMPTS, BETWEEN_SECONDS, Assignment, SupervisorAnswer
 
 START_SECONDS = 30.0
-COMMAND = (sys.executable, "-m", "kvitals.app.prove.supervisor")
+COMMAND = (sys.executable, "-P", "-m", "kvitals.app.prove.supervisor")
 
 
 class SupervisorGoneError(Exception):
