@@ -6,10 +6,13 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from kvitals.app.patch.file_forms import PatchableCommand, engine_commands
 from kvitals.app.patch.lever_change import FlagEdit, PatchError, flag_changes
 from kvitals.app.patch.pull_request import description
 from kvitals.app.patch.source_text import apply_edits
+from kvitals.app.patch.value_check import check_value, same_value
 from kvitals.rules.finding import Finding, LeverAdvice, Triage
 
 _CONTEXT_LINES = 3
@@ -40,7 +43,7 @@ class PatchProposal:
 def propose(document: Triage, request: PatchRequest, files: Mapping[str, str]) -> PatchProposal:
     """The proposal for files, path -> content. Raises PatchError."""
     finding, lever, changes = _chosen(document, request)
-    system = _system(document, finding)
+    system, _ = _engine(document, finding)
     notes: list[str] = []
     diffs: list[str] = []
     for path, content in files.items():
@@ -76,9 +79,13 @@ def _chosen(document: Triage, request: PatchRequest) -> tuple[Finding, LeverAdvi
                 reasons.append(f"{finding.code} {lever.lever}: no setting of the engine ({why})")
                 continue
             try:
-                return finding, lever, flag_changes(lever.setting, request.value)
+                changes = flag_changes(lever.setting, request.value)
             except PatchError as error:
                 reasons.append(f"{finding.code} {lever.lever}: {error}")
+                continue
+            if request.value is not None:  # a refused value ends the search: it is not meant for another lever
+                check_value(changes[-1], lever, *_engine(document, finding))
+            return finding, _predicted_for(lever, request.value), changes
     if reasons:
         raise PatchError("no lever can be written as a change of a file:\n  " + "\n  ".join(dict.fromkeys(reasons)))
     wanted = f"no lever {request.lever} in" if request.lever else "no lever for"
@@ -98,11 +105,20 @@ def _candidates(document: Triage, name: str) -> Iterator[Finding]:
     yield from found
 
 
-def _system(document: Triage, finding: Finding) -> str:
-    """The engine's system, such as vllm; empty where the finding is of no single system."""
+def _predicted_for(lever: LeverAdvice, value: str | None) -> LeverAdvice:
+    """The lever with the predictions that hold for a value: they are calculated for the setting's own."""
+    setting = lever.setting
+    if value is None or setting is None or same_value(value, setting.to):
+        return lever
+    return msgspec.structs.replace(lever, predicted=[])
+
+
+def _engine(document: Triage, finding: Finding) -> tuple[str, str]:
+    """The system, such as vllm, and the version of the finding's engines; empty where they differ or are not known."""
     engine = finding.entity.labels.get("engine")
-    known = {one.get("system", "") for one in document.coverage.engines if engine in (None, one.get("engine"))}
-    return known.pop() if len(known) == 1 else ""
+    engines = [one for one in document.coverage.engines if engine in (None, one.get("engine"))]
+    systems, versions = ({one.get(key, "") for one in engines} for key in ("system", "version"))
+    return systems.pop() if len(systems) == 1 else "", versions.pop() if len(versions) == 1 else ""
 
 
 def _of_system(

@@ -11,7 +11,8 @@ from kvitals.app.demo import DEMO
 from kvitals.app.patch.file_forms import engine_commands
 from kvitals.app.patch.lever_change import FlagEdit, PatchError, flag_changes
 from kvitals.app.patch.source_text import apply_edits
-from kvitals.rules.finding import LeverSetting
+from kvitals.app.patch.value_check import check_value
+from kvitals.rules.finding import LeverAdvice, LeverSetting
 from kvitals.ui.cli.main import main
 
 SHIPPED = DEMO.parent
@@ -47,6 +48,60 @@ def test_the_diff_applies_and_the_description_has_proof_and_the_way_back(
     for part in ("SCH01", "**Proof.**", "**Expected effect.**", "**Risk.**", "**Go back.**", "today's value is `2`"):
         assert part in description
     assert run(capsys, str(SHIPPED / "few_slots.kvcap"), "--file", "start.sh")[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("1", "needs a value above 2, which is --max-num-seqs today, not 1; kvitals proposes 16"),
+        ("2", "--max-num-seqs is 2 today"),
+        ("-5", "--max-num-seqs takes a whole number from 1, not -5"),
+        ("4.5", "--max-num-seqs takes a whole number from 1, not 4.5"),
+        ("abc", "--max-num-seqs takes a number, not abc"),
+    ],
+)
+def test_a_value_that_does_not_fit_the_lever_is_refused(
+    capsys: pytest.CaptureFixture[str], value: str, message: str
+) -> None:
+    code, out, err = run(capsys, str(SHIPPED / "few_slots.kvcap"), "--set", value)
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("version", "value", "accepted"),
+    [("0.8.0", "nvfp4", False), ("0.33.0", "nvfp4", True), ("", "nvfp4", True), ("0.33.0", "fp9", False)],
+)
+def test_a_value_is_checked_against_the_choices_of_the_version(version: str, value: str, accepted: bool) -> None:
+    setting = LeverSetting("--kv-cache-dtype", "", "fp8", True, "")
+    lever = LeverAdvice("kv-quantization", "Use an FP8 KV cache", "", "", "", "", "free", setting, "", [])
+    change = FlagEdit("--kv-cache-dtype", "set", value)
+    if accepted:
+        check_value(change, lever, "vllm", version)
+    else:
+        with pytest.raises(PatchError, match=f"--kv-cache-dtype does not accept {value}; choose one of: auto"):
+            check_value(change, lever, "vllm", version)
+
+
+@pytest.mark.parametrize(("value", "accepted"), [("0.95", True), ("1.5", False), ("0.85", False)])
+def test_a_share_stays_within_one(value: str, accepted: bool) -> None:
+    setting = LeverSetting("--gpu-memory-utilization", "0.9", "0.95", True, "")
+    lever = LeverAdvice("raise-kv-budget", "Give the KV cache more memory", "", "", "", "", "free", setting, "", [])
+    change = FlagEdit("--gpu-memory-utilization", "set", value)
+    if accepted:
+        check_value(change, lever, "vllm", "0.33.0")
+    else:
+        with pytest.raises(PatchError, match="above"):
+            check_value(change, lever, "vllm", "0.33.0")
+
+
+def test_the_effect_is_shown_only_for_the_value_that_it_is_calculated_for(capsys: pytest.CaptureFixture[str]) -> None:
+    recording = str(SHIPPED / "few_slots.kvcap")
+    assert "0 requests at best" in run(capsys, recording, "--set", "16")[1]
+    other = run(capsys, recording, "--set", "8")[1]
+    assert "`--max-num-seqs 8`" in other
+    assert "not predicted" in other
+    assert "at best" not in other
 
 
 def test_without_a_file_the_description_is_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
