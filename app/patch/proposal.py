@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from kvitals.app.escaping import markdown, plain
 from kvitals.app.patch.file_forms import PatchableCommand, engine_commands
 from kvitals.app.patch.lever_change import FlagEdit, PatchError, flag_changes
-from kvitals.app.patch.pull_request import description
+from kvitals.app.patch.pull_request import MAX_LINE, ReviewNotes, description
 from kvitals.app.patch.source_text import apply_edits
-from kvitals.app.patch.value_check import check_value, same_value
-from kvitals.rules.finding import Finding, LeverAdvice, Triage
+from kvitals.app.patch.value_check import check_value, default_of, same_value
+from kvitals.rules.finding import Finding, LeverAdvice, LeverSetting, Triage
 
 _CONTEXT_LINES = 3
 
@@ -31,28 +32,77 @@ class PatchRequest:
 
 @dataclass(frozen=True)
 class PatchProposal:
-    """diff: of all files, empty where they have the setting already. setting: as on a command line."""
+    """diff: of all files, empty where they have the setting already. setting: as on a command line. warnings: where a
+    file and the running engine disagree."""
 
     finding: Finding
     lever: LeverAdvice
     setting: str
     diff: str
     description: str
+    warnings: Sequence[str]
 
 
 def propose(document: Triage, request: PatchRequest, files: Mapping[str, str]) -> PatchProposal:
     """The proposal for files, path -> content. Raises PatchError."""
     finding, lever, changes = _chosen(document, request)
-    system, _ = _engine(document, finding)
+    system, version = _engine(document, finding)
     notes: list[str] = []
+    warnings: list[str] = []
+    before: list[str] = []
     diffs: list[str] = []
     for path, content in files.items():
         commands = _of_system(path, engine_commands(path, content), system, request.container)
+        if lever.setting is not None:
+            warnings += _disagreement(path, commands[0], changes[-1], lever.setting, version)
+        before.append(f"{_code(path)} then has {_state(commands[0], changes)}")
         after, said = _changed(path, content, commands, changes)
         diffs.append(unified_diff(path, content, after))
         notes += [f"{path}: {note}" for note in said]
     setting = " ".join(_written(change) for change in changes)
-    return PatchProposal(finding, lever, setting, "".join(diffs), description(document, finding, lever, setting, notes))
+    review = ReviewNotes(notes, warnings, "; ".join(before) or _running(lever, changes))
+    text = description(document, finding, lever, setting, review)
+    return PatchProposal(finding, lever, setting, "".join(diffs), text, warnings)
+
+
+def _disagreement(
+    path: str, command: PatchableCommand, change: FlagEdit, setting: LeverSetting, version: str
+) -> list[str]:
+    """A warning where the file's value of the lever's flag is not that of the running engine, as far as it is known."""
+    if not setting.now or change.action not in ("set", "switch"):
+        return []
+    value = command.state(change.flag)
+    default = default_of(change.flag, command.system, version)
+    if change.action == "switch":
+        off = command.state(f"--no-{change.flag.removeprefix('--')}") is not None
+        in_force = "on" if value is not None else "off" if off else default
+        return [_warning(path, f"has {change.flag} {in_force}", setting)] if in_force not in ("", setting.now) else []
+    if value is None:
+        known = same_value(default, setting.now)
+        return [] if known else [_warning(path, f"does not set {change.flag}", setting, ", unless that is its default")]
+    return [] if same_value(value, setting.now) else [_warning(path, f"has {change.flag} {value}", setting)]
+
+
+def _warning(path: str, has: str, setting: LeverSetting, unless: str = "") -> str:
+    return (
+        f"{path} {has}, but the running engine reports {setting.now}: the file and the engine disagree{unless}. Check"
+        " that this file starts the engine"
+    )
+
+
+def _state(command: PatchableCommand, changes: Sequence[FlagEdit]) -> str:
+    """What the file has today of the changed flags."""
+    return " and ".join(
+        f"no {_code(change.flag)}" if value is None else _code(f"{change.flag} {value}".strip())
+        for change in changes
+        for value in (command.state(change.flag),)
+    )
+
+
+def _running(lever: LeverAdvice, changes: Sequence[FlagEdit]) -> str:
+    """Today's value at the running engine, where no file is given; empty where it is not known."""
+    now = lever.setting.now if lever.setting is not None else ""
+    return f"today's value of {_code(changes[-1].flag)} is {_code(now)}" if now else ""
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
@@ -162,3 +212,7 @@ def _written(change: FlagEdit) -> str:
     if change.action == "remove":
         return f"(remove {change.flag})"
     return change.flag if change.action == "switch" else f"{change.flag} {change.value}"
+
+
+def _code(text: str) -> str:
+    return markdown.code(plain.clip(text, MAX_LINE))

@@ -25,6 +25,11 @@ def same_value(first: str, second: str) -> bool:
     return first == second if one is None or other is None else one == other
 
 
+def default_of(flag: str, system: str, version: str) -> str:
+    """The flag's default in the engine's version, as the flag tables have it; empty where it is not known."""
+    return next((state.default for state in _states(flag, system, version)), "")
+
+
 def _check_flag(change: FlagEdit, setting: LeverSetting, system: str, version: str) -> None:
     states = _states(change.flag, system, version)
     choices = states[0].choices if states else ()

@@ -45,7 +45,14 @@ def test_the_diff_applies_and_the_description_has_proof_and_the_way_back(
     assert code == 0
     subprocess.run(["git", "apply", "-"], input=diff.encode(), check=True)
     assert script.read_text() == "exec vllm serve org/model --max_num_seqs=16 --port 8000  # two slots"
-    for part in ("SCH01", "**Proof.**", "**Expected effect.**", "**Risk.**", "**Go back.**", "today's value is `2`"):
+    for part in (
+        "SCH01",
+        "**Proof.**",
+        "**Expected effect.**",
+        "**Risk.**",
+        "**Go back.**",
+        "`start.sh` then has `--max-num-seqs 2`.",
+    ):
         assert part in description
     assert run(capsys, str(SHIPPED / "few_slots.kvcap"), "--file", "start.sh")[1] == ""
 
@@ -102,6 +109,41 @@ def test_the_effect_is_shown_only_for_the_value_that_it_is_calculated_for(capsys
     assert "`--max-num-seqs 8`" in other
     assert "not predicted" in other
     assert "at best" not in other
+
+
+def test_a_file_that_differs_from_the_running_engine_is_reported_and_restored(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file, recording = tmp_path / "compose.yaml", str(SHIPPED / "heavy_tenant.kvcap")
+    words = ("--lever", "raise-kv-budget", "--file", "compose.yaml")
+    service = "services:\n  engine:\n    command: vllm serve org/model{}\n"
+    file.write_text(service.format(""))
+    _, diff, err = run(capsys, recording, *words)
+    assert "+    command: vllm serve org/model --num-gpu-blocks-override" in diff
+    assert "warning: compose.yaml does not set --num-gpu-blocks-override, but the running engine reports 1" in err
+    assert "**Warning.** compose.yaml does not set" in err
+    assert "`compose.yaml` then has no `--num-gpu-blocks-override`." in err
+    file.write_text(service.format(" --num-gpu-blocks-override 77"))
+    _, _, err = run(capsys, recording, *words)
+    assert "warning: compose.yaml has --num-gpu-blocks-override 77, but the running engine reports 1" in err
+    assert "`compose.yaml` then has `--num-gpu-blocks-override 77`." in err
+
+
+def test_going_back_names_the_flag_of_each_value(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "start.sh").write_text("vllm serve org/model --num-gpu-blocks-override 129\n")
+    _, _, err = run(capsys, str(SHIPPED / "heavy_tenant.kvcap"), "--lever", "kv-quantization", "--file", "start.sh")
+    assert "`start.sh` then has no `--kv-cache-dtype` and `--num-gpu-blocks-override 129`." in err
+
+
+def test_the_risk_is_of_the_setting_that_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, str(SHIPPED / "heavy_tenant.kvcap"), "--lever", "raise-kv-budget")[1]
+    assert "`--num-gpu-blocks-override" in out
+    assert "if so many blocks do not fit" in out
+    assert "0.95" not in out
 
 
 def test_without_a_file_the_description_is_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
