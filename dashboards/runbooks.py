@@ -188,7 +188,8 @@ def _settings(lever: Lever) -> Iterator[str]:
     for setting in lever.settings:
         versions = "" if setting.versions == ">=0" else f" {setting.versions}"
         note = f" {_line(setting.note)}" if setting.note else ""
-        yield f"{setting.system}{versions}: `{setting.flag}`{_value(setting)}.{note}"
+        risk = f" Risk: {_line(setting.risk)}" if setting.risk else ""
+        yield f"{setting.system}{versions}: `{setting.flag}`{_value(setting)}.{note}{risk}"
 
 
 def _value(setting: SystemSetting) -> str:

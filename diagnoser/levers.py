@@ -7,7 +7,7 @@ from functools import cached_property
 
 from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.questions import Questions
-from kvitals.diagnoser.text import fill
+from kvitals.diagnoser.text import fill_known
 from kvitals.rules.engine_flags import GUESSED, flag_table
 from kvitals.rules.finding import LeverAdvice, LeverSetting
 from kvitals.rules.model import Lever, LeverUse, Quantity, SystemSetting
@@ -44,10 +44,10 @@ class Levers:
         for use in judgement.rule.levers:
             lever = self._judge.knowledge.levers[use.lever]
             if self._fits(judgement, use, lever, amiss):
-                setting, note = self._setting(judgement, lever)
+                setting, note, risk = self._setting(judgement, lever)
                 if setting is None or not setting.now or setting.now != setting.to:
                     self._offer(judgement, lever)
-                    advice.append(_advice(use, lever, value, setting, note))
+                    advice.append(_advice(use, lever, value, setting, note, risk))
         return advice
 
     def _fits(self, judgement: Judgement, use: LeverUse, lever: Lever, amiss: Collection[Quantity]) -> bool:
@@ -95,18 +95,19 @@ class Levers:
             offered |= self._own.get(place, set())
         return offered
 
-    def _setting(self, judgement: Judgement, lever: Lever) -> tuple[LeverSetting | None, str]:
+    def _setting(self, judgement: Judgement, lever: Lever) -> tuple[LeverSetting | None, str, str]:
+        """The setting of the engine, else why there is none; and the risk of what is set."""
         if not lever.settings:
-            return None, "no engine flag: it is done outside of the engine"
+            return None, "no engine flag: it is done outside of the engine", lever.risk
         info = self._judge.info(judgement.entity, self._span.at)
         system, version = info.get("system", ""), info.get("version", "")
         if not system:
-            return None, "the engine is not recognised, so its flag is not known"
+            return None, "the engine is not recognised, so its flag is not known", lever.risk
         for setting in lever.settings:
             if setting.system == system and self._is_the_one(setting, version, judgement):
-                return self._render(judgement, setting, _note(setting, info)), ""
+                return self._render(judgement, setting, _note(setting, info)), "", setting.risk or lever.risk
         elsewhere = ": it is done outside of the engine" if lever.outside else ""
-        return None, f"no setting is known for {system} {version}".strip() + elsewhere
+        return None, f"no setting is known for {system} {version}".strip() + elsewhere, lever.risk
 
     def _is_the_one(self, setting: SystemSetting, version: str, judgement: Judgement) -> bool:
         return _in_range(setting, version) and (not setting.when or self._holds(setting.when, judgement))
@@ -131,15 +132,15 @@ _SWITCH = {"0": "off", "1": "on"}
 
 
 def _advice(
-    use: LeverUse, lever: Lever, value: Callable[[str], str], setting: LeverSetting | None, note: str
+    use: LeverUse, lever: Lever, value: Callable[[str], str], setting: LeverSetting | None, note: str, risk: str
 ) -> LeverAdvice:
     return LeverAdvice(
         lever=lever.name,
         title=lever.title,
-        why=fill(use.why, value),
+        why=fill_known(use.why, value),
         does=lever.does,
         does_not_fix=lever.does_not_fix,
-        risk=lever.risk,
+        risk=risk,
         cost=lever.cost,
         setting=setting,
         setting_note=note,

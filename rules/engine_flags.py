@@ -28,6 +28,50 @@ Kind = Literal["value", "switch", "negatable"]
 
 
 @dataclass(frozen=True)
+class FlagBounds:
+    """The numbers that a flag accepts. least: included for whole numbers, excluded for shares. most: included."""
+
+    least: float = 1
+    most: float = float("inf")
+    whole: bool = True
+
+
+_SHARES = frozenset({"--gpu-memory-utilization", "--mem-fraction-static"})
+_COUNTS = frozenset(
+    {
+        "--api-server-count",
+        "--block-size",
+        "--chunked-prefill-size",
+        "--expert-parallel-size",
+        "--kv-cache-memory-bytes",
+        "--long-prefill-token-threshold",
+        "--max-cpu-loras",
+        "--max-loras",
+        "--max-loras-per-batch",
+        "--max-num-active-seqs",
+        "--max-num-batched-tokens",
+        "--max-num-queued-reqs",
+        "--max-num-queued-tokens",
+        "--max-num-seqs",
+        "--max-queued-requests",
+        "--max-running-requests",
+        "--num-gpu-blocks-override",
+        "--page-size",
+        "--pipeline-parallel-size",
+        "--tensor-parallel-size",
+    }
+)
+"""Flags that count something. Values that switch a flag off, such as -1, are not counts and are left out."""
+
+
+def bounds(flag: str) -> FlagBounds | None:
+    """The numbers that a flag accepts; None where they are not known."""
+    if flag in _SHARES:
+        return FlagBounds(least=0, most=1, whole=False)
+    return FlagBounds() if flag in _COUNTS else None
+
+
+@dataclass(frozen=True)
 class FlagState:
     """A flag as one release has it."""
 

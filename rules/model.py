@@ -201,6 +201,7 @@ class SystemSetting(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     value: str = ""
     restart: bool = True
     note: str = ""
+    risk: str = ""  # of this setting, in place of the lever's
 
 
 class LeverEstimate(Struct, frozen=True, forbid_unknown_fields=True):

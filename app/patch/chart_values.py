@@ -58,6 +58,16 @@ class ChartModel:
         """Whether each changed flag is set exactly once, with its value."""
         return all(self._has(change) for change in changes)
 
+    def state(self, flag: str) -> str | None:
+        """The value of a flag in the values, empty for a switch; None where they do not set it."""
+        name, extra = canonical_name(flag, self.system), self._extra()
+        if extra is not None and (written := extra.state(flag)) is not None:
+            return written
+        known = entries(self.config)
+        if (key := VALUE_KEYS.get(name)) is not None and key in known:
+            return text_of(known[key])
+        return "" if text_of(known.get(SWITCH_KEYS.get(name, ""))) == "true" else None
+
     def _has(self, change: FlagEdit) -> bool:
         name = canonical_name(change.flag, self.system)
         key, extra, known = VALUE_KEYS.get(name) or SWITCH_KEYS.get(name), self._extra(), entries(self.config)

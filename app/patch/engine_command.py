@@ -64,6 +64,12 @@ class EngineCommand:
         """Whether each changed flag is there exactly once, with its value, and a removed one is not."""
         return all(self._has(change, list(self.uses())) for change in changes)
 
+    def state(self, flag: str) -> str | None:
+        """The value of a flag in the file, empty for a switch; None where the file does not set it."""
+        name = canonical_name(flag, self.system)
+        uses = [use for use in self.uses() if use.name == name]
+        return (uses[-1].value or "") if uses else None
+
     def _edits_of(self, change: FlagEdit, known: Sequence[FlagUse]) -> tuple[list[TextEdit], list[list[str]]]:
         name = canonical_name(change.flag, self.system)
         same = [one for one in known if one.name.partition(".")[0] == name]

@@ -56,6 +56,8 @@ class PatchableCommand(Protocol):
 
     def has(self, changes: Sequence[FlagEdit]) -> bool: ...
 
+    def state(self, flag: str) -> str | None: ...
+
 
 def engine_commands(path: str, content: str) -> list[PatchableCommand]:
     """The engines that a file starts, in its order. Raises PatchError for a file that cannot be read as its kind."""

@@ -6,11 +6,15 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from kvitals.app.escaping import markdown, plain
 from kvitals.app.patch.file_forms import PatchableCommand, engine_commands
 from kvitals.app.patch.lever_change import FlagEdit, PatchError, flag_changes
-from kvitals.app.patch.pull_request import description
+from kvitals.app.patch.pull_request import MAX_LINE, ReviewNotes, description
 from kvitals.app.patch.source_text import apply_edits
-from kvitals.rules.finding import Finding, LeverAdvice, Triage
+from kvitals.app.patch.value_check import check_value, default_of, same_value
+from kvitals.rules.finding import Finding, LeverAdvice, LeverSetting, Triage
 
 _CONTEXT_LINES = 3
 
@@ -28,28 +32,77 @@ class PatchRequest:
 
 @dataclass(frozen=True)
 class PatchProposal:
-    """diff: of all files, empty where they have the setting already. setting: as on a command line."""
+    """diff: of all files, empty where they have the setting already. setting: as on a command line. warnings: where a
+    file and the running engine disagree."""
 
     finding: Finding
     lever: LeverAdvice
     setting: str
     diff: str
     description: str
+    warnings: Sequence[str]
 
 
 def propose(document: Triage, request: PatchRequest, files: Mapping[str, str]) -> PatchProposal:
     """The proposal for files, path -> content. Raises PatchError."""
     finding, lever, changes = _chosen(document, request)
-    system = _system(document, finding)
+    system, version = _engine(document, finding)
     notes: list[str] = []
+    warnings: list[str] = []
+    before: list[str] = []
     diffs: list[str] = []
     for path, content in files.items():
         commands = _of_system(path, engine_commands(path, content), system, request.container)
+        if lever.setting is not None:
+            warnings += _disagreement(path, commands[0], changes[-1], lever.setting, version)
+        before.append(f"{_code(path)} then has {_state(commands[0], changes)}")
         after, said = _changed(path, content, commands, changes)
         diffs.append(unified_diff(path, content, after))
         notes += [f"{path}: {note}" for note in said]
     setting = " ".join(_written(change) for change in changes)
-    return PatchProposal(finding, lever, setting, "".join(diffs), description(document, finding, lever, setting, notes))
+    review = ReviewNotes(notes, warnings, "; ".join(before) or _running(lever, changes))
+    text = description(document, finding, lever, setting, review)
+    return PatchProposal(finding, lever, setting, "".join(diffs), text, warnings)
+
+
+def _disagreement(
+    path: str, command: PatchableCommand, change: FlagEdit, setting: LeverSetting, version: str
+) -> list[str]:
+    """A warning where the file's value of the lever's flag is not that of the running engine, as far as it is known."""
+    if not setting.now or change.action not in ("set", "switch"):
+        return []
+    value = command.state(change.flag)
+    default = default_of(change.flag, command.system, version)
+    if change.action == "switch":
+        off = command.state(f"--no-{change.flag.removeprefix('--')}") is not None
+        in_force = "on" if value is not None else "off" if off else default
+        return [_warning(path, f"has {change.flag} {in_force}", setting)] if in_force not in ("", setting.now) else []
+    if value is None:
+        known = same_value(default, setting.now)
+        return [] if known else [_warning(path, f"does not set {change.flag}", setting, ", unless that is its default")]
+    return [] if same_value(value, setting.now) else [_warning(path, f"has {change.flag} {value}", setting)]
+
+
+def _warning(path: str, has: str, setting: LeverSetting, unless: str = "") -> str:
+    return (
+        f"{path} {has}, but the running engine reports {setting.now}: the file and the engine disagree{unless}. Check"
+        " that this file starts the engine"
+    )
+
+
+def _state(command: PatchableCommand, changes: Sequence[FlagEdit]) -> str:
+    """What the file has today of the changed flags."""
+    return " and ".join(
+        f"no {_code(change.flag)}" if value is None else _code(f"{change.flag} {value}".strip())
+        for change in changes
+        for value in (command.state(change.flag),)
+    )
+
+
+def _running(lever: LeverAdvice, changes: Sequence[FlagEdit]) -> str:
+    """Today's value at the running engine, where no file is given; empty where it is not known."""
+    now = lever.setting.now if lever.setting is not None else ""
+    return f"today's value of {_code(changes[-1].flag)} is {_code(now)}" if now else ""
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
@@ -76,9 +129,13 @@ def _chosen(document: Triage, request: PatchRequest) -> tuple[Finding, LeverAdvi
                 reasons.append(f"{finding.code} {lever.lever}: no setting of the engine ({why})")
                 continue
             try:
-                return finding, lever, flag_changes(lever.setting, request.value)
+                changes = flag_changes(lever.setting, request.value)
             except PatchError as error:
                 reasons.append(f"{finding.code} {lever.lever}: {error}")
+                continue
+            if request.value is not None:  # a refused value ends the search: it is not meant for another lever
+                check_value(changes[-1], lever, *_engine(document, finding))
+            return finding, _predicted_for(lever, request.value), changes
     if reasons:
         raise PatchError("no lever can be written as a change of a file:\n  " + "\n  ".join(dict.fromkeys(reasons)))
     wanted = f"no lever {request.lever} in" if request.lever else "no lever for"
@@ -98,11 +155,20 @@ def _candidates(document: Triage, name: str) -> Iterator[Finding]:
     yield from found
 
 
-def _system(document: Triage, finding: Finding) -> str:
-    """The engine's system, such as vllm; empty where the finding is of no single system."""
+def _predicted_for(lever: LeverAdvice, value: str | None) -> LeverAdvice:
+    """The lever with the predictions that hold for a value: they are calculated for the setting's own."""
+    setting = lever.setting
+    if value is None or setting is None or same_value(value, setting.to):
+        return lever
+    return msgspec.structs.replace(lever, predicted=[])
+
+
+def _engine(document: Triage, finding: Finding) -> tuple[str, str]:
+    """The system, such as vllm, and the version of the finding's engines; empty where they differ or are not known."""
     engine = finding.entity.labels.get("engine")
-    known = {one.get("system", "") for one in document.coverage.engines if engine in (None, one.get("engine"))}
-    return known.pop() if len(known) == 1 else ""
+    engines = [one for one in document.coverage.engines if engine in (None, one.get("engine"))]
+    systems, versions = ({one.get(key, "") for one in engines} for key in ("system", "version"))
+    return systems.pop() if len(systems) == 1 else "", versions.pop() if len(versions) == 1 else ""
 
 
 def _of_system(
@@ -146,3 +212,7 @@ def _written(change: FlagEdit) -> str:
     if change.action == "remove":
         return f"(remove {change.flag})"
     return change.flag if change.action == "switch" else f"{change.flag} {change.value}"
+
+
+def _code(text: str) -> str:
+    return markdown.code(plain.clip(text, MAX_LINE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from kvitals.app.escaping import markdown, plain
 from kvitals.rules.finding import Finding, LeverAdvice, Triage
@@ -11,14 +12,27 @@ MAX_LINE = 600
 MAX_MEASURES = 6
 
 
-def description(document: Triage, finding: Finding, lever: LeverAdvice, setting: str, notes: Sequence[str]) -> str:
-    """Markdown. setting: what is set, as on a command line. notes: what a reviewer must look at in the files."""
-    return "\n".join(_lines(document, finding, lever, setting, notes)) + "\n"
+@dataclass(frozen=True)
+class ReviewNotes:
+    """notes: what a reviewer checks in the files. warnings: where a file and the running engine disagree. before: what
+    going back restores, as Markdown; empty where it is not known."""
+
+    notes: Sequence[str]
+    warnings: Sequence[str]
+    before: str
 
 
-def _lines(document: Triage, finding: Finding, lever: LeverAdvice, setting: str, notes: Sequence[str]) -> Iterator[str]:
+def description(document: Triage, finding: Finding, lever: LeverAdvice, setting: str, review: ReviewNotes) -> str:
+    """Markdown. setting: what is set, as on a command line."""
+    return "\n".join(_lines(document, finding, lever, setting, review)) + "\n"
+
+
+def _lines(document: Triage, finding: Finding, lever: LeverAdvice, setting: str, review: ReviewNotes) -> Iterator[str]:
     yield f"# {_text(lever.title)}: {_code(setting)}"
     yield ""
+    for warning in review.warnings:
+        yield f"**Warning.** {_text(warning)}."
+        yield ""
     about = f"{finding.code} {_text(finding.title)}, {_text(finding.entity.title)}"
     yield f"**Finding.** {about}, confidence {finding.confidence_words}. {_text(finding.conclusion)}"
     yield ""
@@ -43,15 +57,13 @@ def _lines(document: Triage, finding: Finding, lever: LeverAdvice, setting: str,
     if lever.setting is not None and lever.setting.note:
         yield ""
         yield f"**Note.** {_text(lever.setting.note)}"
-    if notes:
+    if review.notes:
         yield ""
-        yield "**Look at.** " + " ".join(f"{_text(note)}." for note in notes)
+        yield "**Look at.** " + " ".join(f"{_text(note)}." for note in review.notes)
     yield ""
     yield "**Check.** `kvitals triage --since-change` reports after some minutes of load whether it worked."
     yield ""
-    yield "**Go back.** Revert this change and restart the engine" + (
-        f"; today's value is {_code(lever.setting.now)}." if lever.setting is not None and lever.setting.now else "."
-    )
+    yield "**Go back.** Revert this change and restart the engine" + (f"; {review.before}." if review.before else ".")
 
 
 def _text(text: str) -> str:

@@ -85,4 +85,5 @@ def _setting(setting: SystemSetting) -> str:
     value = f", {one_line(setting.value)}" if setting.value else ""
     restart = "" if setting.restart else " (no restart)"
     note = f" {one_line(setting.note)}" if setting.note else ""
-    return f"{setting.system}{versions}: `{setting.flag}`{value}{restart}.{note}"
+    risk = f" Risk: {one_line(setting.risk)}" if setting.risk else ""
+    return f"{setting.system}{versions}: `{setting.flag}`{value}{restart}.{note}{risk}"

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from kvitals.app.errors import UsageError
+from kvitals.app.escaping import plain
 from kvitals.app.patch.file_forms import MAX_BYTES
 from kvitals.app.patch.lever_change import PatchError
 from kvitals.app.patch.proposal import PatchProposal, PatchRequest, propose
@@ -32,6 +33,7 @@ from kvitals.ui.cli.common import (
 )
 
 LIVE_SECONDS = 12.0
+MAX_WARNING = 400  # characters
 MAX_DOCUMENT_BYTES = 16 << 20
 
 
@@ -98,6 +100,8 @@ def _answer(proposal: PatchProposal, args: argparse.Namespace, has_files: bool) 
         print(proposal.description, end="")
     if has_files and not proposal.diff:
         status_console().print(f"The files have the setting already: {proposal.setting}", style="yellow")
+    for warning in proposal.warnings:
+        print(f"warning: {plain.clip(warning, MAX_WARNING)}", file=sys.stderr)
     sys.stdout.write(proposal.diff)
 
 

@@ -11,7 +11,8 @@ from kvitals.app.demo import DEMO
 from kvitals.app.patch.file_forms import engine_commands
 from kvitals.app.patch.lever_change import FlagEdit, PatchError, flag_changes
 from kvitals.app.patch.source_text import apply_edits
-from kvitals.rules.finding import LeverSetting
+from kvitals.app.patch.value_check import check_value
+from kvitals.rules.finding import LeverAdvice, LeverSetting
 from kvitals.ui.cli.main import main
 
 SHIPPED = DEMO.parent
@@ -44,9 +45,105 @@ def test_the_diff_applies_and_the_description_has_proof_and_the_way_back(
     assert code == 0
     subprocess.run(["git", "apply", "-"], input=diff.encode(), check=True)
     assert script.read_text() == "exec vllm serve org/model --max_num_seqs=16 --port 8000  # two slots"
-    for part in ("SCH01", "**Proof.**", "**Expected effect.**", "**Risk.**", "**Go back.**", "today's value is `2`"):
+    for part in (
+        "SCH01",
+        "**Proof.**",
+        "**Expected effect.**",
+        "**Risk.**",
+        "**Go back.**",
+        "`start.sh` then has `--max-num-seqs 2`.",
+    ):
         assert part in description
     assert run(capsys, str(SHIPPED / "few_slots.kvcap"), "--file", "start.sh")[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("1", "needs a value above 2, which is --max-num-seqs today, not 1; kvitals proposes 16"),
+        ("2", "--max-num-seqs is 2 today"),
+        ("-5", "--max-num-seqs takes a whole number from 1, not -5"),
+        ("4.5", "--max-num-seqs takes a whole number from 1, not 4.5"),
+        ("abc", "--max-num-seqs takes a number, not abc"),
+    ],
+)
+def test_a_value_that_does_not_fit_the_lever_is_refused(
+    capsys: pytest.CaptureFixture[str], value: str, message: str
+) -> None:
+    code, out, err = run(capsys, str(SHIPPED / "few_slots.kvcap"), "--set", value)
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("version", "value", "accepted"),
+    [("0.8.0", "nvfp4", False), ("0.33.0", "nvfp4", True), ("", "nvfp4", True), ("0.33.0", "fp9", False)],
+)
+def test_a_value_is_checked_against_the_choices_of_the_version(version: str, value: str, accepted: bool) -> None:
+    setting = LeverSetting("--kv-cache-dtype", "", "fp8", True, "")
+    lever = LeverAdvice("kv-quantization", "Use an FP8 KV cache", "", "", "", "", "free", setting, "", [])
+    change = FlagEdit("--kv-cache-dtype", "set", value)
+    if accepted:
+        check_value(change, lever, "vllm", version)
+    else:
+        with pytest.raises(PatchError, match=f"--kv-cache-dtype does not accept {value}; choose one of: auto"):
+            check_value(change, lever, "vllm", version)
+
+
+@pytest.mark.parametrize(("value", "accepted"), [("0.95", True), ("1.5", False), ("0.85", False)])
+def test_a_share_stays_within_one(value: str, accepted: bool) -> None:
+    setting = LeverSetting("--gpu-memory-utilization", "0.9", "0.95", True, "")
+    lever = LeverAdvice("raise-kv-budget", "Give the KV cache more memory", "", "", "", "", "free", setting, "", [])
+    change = FlagEdit("--gpu-memory-utilization", "set", value)
+    if accepted:
+        check_value(change, lever, "vllm", "0.33.0")
+    else:
+        with pytest.raises(PatchError, match="above"):
+            check_value(change, lever, "vllm", "0.33.0")
+
+
+def test_the_effect_is_shown_only_for_the_value_that_it_is_calculated_for(capsys: pytest.CaptureFixture[str]) -> None:
+    recording = str(SHIPPED / "few_slots.kvcap")
+    assert "0 requests at best" in run(capsys, recording, "--set", "16")[1]
+    other = run(capsys, recording, "--set", "8")[1]
+    assert "`--max-num-seqs 8`" in other
+    assert "not predicted" in other
+    assert "at best" not in other
+
+
+def test_a_file_that_differs_from_the_running_engine_is_reported_and_restored(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file, recording = tmp_path / "compose.yaml", str(SHIPPED / "heavy_tenant.kvcap")
+    words = ("--lever", "raise-kv-budget", "--file", "compose.yaml")
+    service = "services:\n  engine:\n    command: vllm serve org/model{}\n"
+    file.write_text(service.format(""))
+    _, diff, err = run(capsys, recording, *words)
+    assert "+    command: vllm serve org/model --num-gpu-blocks-override" in diff
+    assert "warning: compose.yaml does not set --num-gpu-blocks-override, but the running engine reports 1" in err
+    assert "**Warning.** compose.yaml does not set" in err
+    assert "`compose.yaml` then has no `--num-gpu-blocks-override`." in err
+    file.write_text(service.format(" --num-gpu-blocks-override 77"))
+    _, _, err = run(capsys, recording, *words)
+    assert "warning: compose.yaml has --num-gpu-blocks-override 77, but the running engine reports 1" in err
+    assert "`compose.yaml` then has `--num-gpu-blocks-override 77`." in err
+
+
+def test_going_back_names_the_flag_of_each_value(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "start.sh").write_text("vllm serve org/model --num-gpu-blocks-override 129\n")
+    _, _, err = run(capsys, str(SHIPPED / "heavy_tenant.kvcap"), "--lever", "kv-quantization", "--file", "start.sh")
+    assert "`start.sh` then has no `--kv-cache-dtype` and `--num-gpu-blocks-override 129`." in err
+
+
+def test_the_risk_is_of_the_setting_that_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, str(SHIPPED / "heavy_tenant.kvcap"), "--lever", "raise-kv-budget")[1]
+    assert "`--num-gpu-blocks-override" in out
+    assert "if so many blocks do not fit" in out
+    assert "0.95" not in out
 
 
 def test_without_a_file_the_description_is_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
