@@ -1,4 +1,4 @@
-"""Engine logs: the numbers that real and documented lines state, hostile lines, rotation, and what is kept."""
+"""Engine logs: the numbers that recorded and modelled lines state, hostile lines, rotation, and what is kept."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_recorded_vllm_log_states_its_start() -> None:
     assert summary.events == {"out_of_memory": 0, "transfer_failure": 0}
 
 
-def test_documented_vllm_lines() -> None:
+def test_vllm_lines_from_issues_and_format_strings() -> None:
     summary = EngineLogParser().parse(lines("vllm-gpu.log"), is_past=False)
     assert summary.startup == {
         "load_weights": 24.84,
@@ -59,7 +59,7 @@ def test_documented_vllm_lines() -> None:
     assert summary.events == {"compilation": 1, "out_of_memory": 1, "transfer_failure": 1}
 
 
-def test_documented_sglang_lines_count_the_slowest_rank() -> None:
+def test_modelled_sglang_lines_count_the_slowest_rank() -> None:
     summary = EngineLogParser().parse(lines("sglang.log"), is_past=False)
     assert summary.startup == {"load_weights": 10.08, "graph_capture": 26.12, "load_and_init": 36.2}
     assert summary.values == {"kv_cache_tokens": 2795207, "expert_balance": 0.612}
@@ -243,7 +243,7 @@ def test_each_map_that_ships_loads_and_each_pattern_has_a_line() -> None:
     assert [one.system for one in engine_log_maps()] == ["sglang", "vllm"]
     written = b"".join(path.read_bytes() for path in LOGS.glob("*.log")).decode()
     unseen = {p.has for one in engine_log_maps() for p in one.patterns if p.has not in written}
-    assert unseen == {  # forms of other versions, taken from the sources alone
+    assert unseen == {  # forms that no fixture has, taken from the sources or other logs
         "torch.compile took",
         "Initial profiling/warmup run took",
         "not enough GPU memory",
