@@ -132,6 +132,21 @@ def wait_until(so: Callable[[], bool], what: str, seconds: float = 60.0) -> None
         time.sleep(0.1)
 
 
+def wait_until_at_rest(driver: webdriver.Chrome) -> None:
+    """Wait until no run of the page's script has been under way for a second. Streamlit merges requests that come
+    during a run: a chart that reports its state then takes the page of a Back that was pressed just before it."""
+    state = "return document.querySelector('[data-testid=stApp]').getAttribute('data-test-script-state')"
+    last_run = time.monotonic()
+
+    def so() -> bool:
+        nonlocal last_run
+        if driver.execute_script(state) != "notRunning":
+            last_run = time.monotonic()
+        return time.monotonic() - last_run >= 1.0
+
+    wait_until(so, "the page is at rest")
+
+
 def wait_for(driver: webdriver.Chrome, text: str, seconds: float = 60.0) -> None:
     """Wait until the page shows `text`; while it tells how far it is in a recording, it may take longer."""
     begun = so_far = time.monotonic()

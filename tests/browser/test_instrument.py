@@ -11,7 +11,16 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from kvitals.app.page_settings import PageSettings
-from tests.browser.page import chromium, console_errors, served, text_of, visit, wait_for, wait_until
+from tests.browser.page import (
+    chromium,
+    console_errors,
+    served,
+    text_of,
+    visit,
+    wait_for,
+    wait_until,
+    wait_until_at_rest,
+)
 from tests.browser.test_journeys import button, charts, click
 
 UNEVEN = Path(__file__).parents[1] / "captures" / "incidents" / "uneven-1.kvcap"
@@ -74,6 +83,7 @@ def test_from_the_finding_to_onset_engine_rule_and_replay(url: str, driver: webd
     asked = follow(driver, "Onset", "timeline")
     assert float(asked["to"][0]) > float(asked["from"][0])
     charts(driver, 3)
+    wait_until_at_rest(driver)
     driver.back()
     wait_for(driver, "What to do, in this order")
     assert follow(driver, "Engine", "engine")["engine"] == ["engine"]
