@@ -116,6 +116,21 @@ def test_the_range_of_the_header_is_typed_or_a_preset(url: str, driver: webdrive
     assert float(asked["to"][0]) - float(asked["from"][0]) == pytest.approx(60.0, abs=0.01)
     wait_for(driver, "window of 60 s")
     assert "This page failed" not in text_of(driver)
+    picked = range_shown(driver)
+    button(driver, "back")
+    wait_until(lambda: range_shown(driver).endswith("the end"), "the whole recording is shown")
+    wait_until_at_rest(driver)
+    driver.back()
+    wait_until(lambda: range_shown(driver) == picked, "Back shows the range again")
+    wait_until_at_rest(driver)
+    driver.forward()
+    wait_until(lambda: range_shown(driver).endswith("the end"), "Forward shows the whole recording again")
+
+
+def range_shown(driver: webdriver.Chrome) -> str:
+    """The label of the time range in the header."""
+    shown = "return document.querySelector('.st-key-window button p')?.innerText ?? ''"
+    return str(driver.execute_script(shown))
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -10,6 +10,7 @@ from datetime import tzinfo
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from kvitals.ui.web import source_registry
 from kvitals.ui.web.sources.base import PageWindow
@@ -31,8 +32,8 @@ LEAST_SECONDS = 5.0
 
 
 def take_link() -> str:
-    """Adopt what the address names, once for each link that is opened or followed. Between links the viewer's choices
-    count, and the address follows them.
+    """Adopt what the address names, once for each link that is opened or followed, and after the browser's Back and
+    Forward. Otherwise the viewer's choices count, and the address follows them.
 
     Returns the page that a link names as a parameter, at the first visit: of a path Streamlit's own browser code first
     requests what is not there.
@@ -40,18 +41,25 @@ def take_link() -> str:
     told = st.query_params.to_dict()
     first_visit = not st.session_state.get(_TAKEN)
     followed = told.get(GO) == str(_followed())
-    if not first_visit and not followed:
+    if not first_visit and not followed and not _went_back():
         return ""
     st.session_state[_TAKEN] = True
     st.session_state[_FOLLOWED] = _followed() + followed
     source = told.get(SOURCE, "")
     if source and source_registry.is_known(source):
         st.session_state[_PLACE] = source
+    elif not source and source_registry.is_known(place()):
+        st.session_state[_PLACE] = source_registry.first()
     st.session_state[_LOOK] = _look_of(told.get(FROM, ""), told.get(TO, ""))
     picked = {name: told[name][:MAX_FOCUS] for name in FOCUS if told.get(name)}
     st.session_state[_FOCUS], st.session_state[_PENDING] = picked, dict(picked)
     st.session_state[_FOCUS_PAGE] = None
     return told.get(PAGE, "") if first_visit else ""
+
+
+def _went_back() -> bool:
+    """Whether the browser's Back or Forward asks for this run."""
+    return bool(getattr(get_script_run_ctx(), "is_history_navigation", False))
 
 
 def _followed() -> int:
