@@ -19,7 +19,7 @@ from kvitals.dashboards.lint.defect import Defect, Document
 from kvitals.dashboards.lint.lint import lint
 from kvitals.dashboards.lint.metrics import Metrics
 from kvitals.diagnoser.sources.presence import rules_by_family
-from kvitals.rules.engine_flags import FlagState, FlagTable, flag_table, systems_with_flags
+from kvitals.rules.engine_flags import FlagState, FlagTable, flag_table, refusal, spellings, systems_with_flags
 from kvitals.rules.engine_map import EngineMap, Metric, load_map
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import Lever
@@ -87,7 +87,8 @@ class QueryBreak(Struct, frozen=True):
 
 
 class Upgrade(Struct, frozen=True):
-    """The differences between two versions of an engine. `notes`: what could not be compared, and why."""
+    """The differences between two versions of an engine. `doubts`: what the engine may refuse of the command line in
+    either version. `notes`: what could not be compared, and why."""
 
     system: str
     before: str
@@ -98,6 +99,7 @@ class Upgrade(Struct, frozen=True):
     families: list[FamilyChange]
     levers: list[LeverChange]
     queries: list[QueryBreak]
+    doubts: list[str]
     notes: list[str]
 
     @property
@@ -142,6 +144,7 @@ def compare_versions(
         families=list(_families(knowledge, map_, before, after)),
         levers=list(_levers(knowledge.levers.values(), system, before, after)),
         queries=list(_queries(knowledge, system, before, after, documents)),
+        doubts=list(_doubts(table, before, after, given)),
         notes=list(_notes(table, map_, before, after)),
     )
 
@@ -194,6 +197,18 @@ def _flags(
                 change = msgspec.structs.replace(change, instead=_replacement(table, flag, before, after))
             if value is not None or not only_given or change.event == "default":
                 yield change
+
+
+def _doubts(table: FlagTable, before: str, after: str, given: Mapping[str, str]) -> Iterator[str]:
+    """Flags that neither version has, and values that a flag does not accept."""
+    known = {name.lstrip("-") for version in (before, after) for name in table.at(version)}
+    other = spellings(table.system)
+    known |= {other.get(name, name) for name in known} | {f"O{level}" for level in range(4)}  # vLLM takes -O3 for -O 3
+    for name, value in given.items():
+        if "." not in name and name.removeprefix("no-") not in known and name not in known:
+            yield f"--{name} is no flag of {table.system} {before} or {after}: check its spelling"
+        elif why := refusal(f"--{name}", value):
+            yield why
 
 
 def _value(given: Mapping[str, str], names: Iterable[str]) -> str | None:

@@ -71,6 +71,26 @@ def bounds(flag: str) -> FlagBounds | None:
     return FlagBounds() if flag in _COUNTS else None
 
 
+def refusal(flag: str, value: str) -> str:
+    """Why a flag does not accept a value; empty where it does, or where its bounds are not known."""
+    limits = bounds(flag)
+    if limits is None:
+        return ""
+    number = _number(value)
+    if limits.whole and (number is None or not value.isdecimal() or number < limits.least):
+        return f"{flag} takes a whole number from {limits.least:g}, not {value}"
+    if not limits.whole and (number is None or not limits.least < number <= limits.most):
+        return f"{flag} takes a value above {limits.least:g}, at most {limits.most:g}, not {value}"
+    return ""
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 @dataclass(frozen=True)
 class FlagState:
     """A flag as one release has it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kvitals.app.patch.lever_change import FlagEdit, PatchError
-from kvitals.rules.engine_flags import FlagState, bounds, flag_table
+from kvitals.rules.engine_flags import FlagState, bounds, flag_table, refusal
 from kvitals.rules.finding import LeverAdvice, LeverSetting
 
 
@@ -44,12 +44,8 @@ def _check_flag(change: FlagEdit, setting: LeverSetting, system: str, version: s
         raise PatchError(f"{change.flag} takes a number, not {change.value}; give a number with --set")
     if limits is None:
         return
-    if limits.whole and (not change.value.isdecimal() or value < limits.least):
-        raise PatchError(f"{change.flag} takes a whole number from {limits.least:g}, not {change.value}")
-    if not limits.least < value <= limits.most and not limits.whole:
-        raise PatchError(
-            f"{change.flag} takes a value above {limits.least:g}, at most {limits.most:g}, not {change.value}"
-        )
+    if why := refusal(change.flag, change.value):
+        raise PatchError(why)
 
 
 def _states(flag: str, system: str, version: str) -> list[FlagState]:

@@ -122,6 +122,7 @@ def show(upgrade: Upgrade, console: Console) -> None:
     changed = (f"{c.lever}: {c.before or 'no setting'} to {c.after or 'no setting'}" for c in upgrade.levers)
     _section(console, "Levers with another setting", "", changed)
     _show_new(upgrade, console)
+    _section(console, "Check on the command line", "yellow", upgrade.doubts)
     for note in upgrade.notes:
         console.print(Text(f"Note: {note}.", style="dim"), soft_wrap=True)
     console.print(_verdict(upgrade))
@@ -179,6 +180,8 @@ def _counts(*several: tuple[int, str]) -> Iterator[str]:
 def _verdict(upgrade: Upgrade) -> Text:
     if upgrade.breaks:
         return Text("The installation breaks: change the flags and queries above first.", style="bold red")
+    if upgrade.doubts:
+        return Text("The engine may refuse this command line: check the lines above first.", style="bold yellow")
     if not upgrade.affects:
         return Text("Nothing changes for the installation.", style="bold green")
     if upgrade.command_line:

@@ -54,6 +54,19 @@ def test_a_value_that_is_no_choice_any_more_breaks() -> None:
     assert not compared("vllm", "0.28.0", "0.32.0", "vllm serve m --tokenizer-mode auto").breaks
 
 
+@pytest.mark.parametrize(
+    ("flags", "doubts"),
+    [
+        ("--bogus 3", ["--bogus is no flag of vllm 0.28.0 or 0.32.0: check its spelling"]),
+        ("--max-num-seqs abc", ["--max-num-seqs takes a whole number from 1, not abc"]),
+        ("--gpu-memory-utilization 90", ["--gpu-memory-utilization takes a value above 0, at most 1, not 90"]),
+        ("-tp 2 --no-enable-prefix-caching --port 8000 --max_num_seqs 64 -O3 --served-model-name a", []),
+    ],
+)
+def test_what_the_engine_may_refuse_is_not_said_to_start(flags: str, doubts: list[str]) -> None:
+    assert compared("vllm", "0.28.0", "0.32.0", f"vllm serve m {flags}").doubts == doubts
+
+
 def test_another_spelling_of_a_flag_is_no_change() -> None:
     upgrade = compared("sglang", "0.4.0", "0.5.23", "sglang serve --model-path m --tp-size 2")
     assert not [change.flag for change in upgrade.flags if "tp" in change.flag and change.given]
