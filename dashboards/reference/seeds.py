@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import msgspec
 from msgspec import Struct, field
 
+from kvitals.dashboards.reference import compatibility
 from kvitals.dashboards.reference.metrics import headings
 from kvitals.dashboards.reference.rules import RUNBOOKS, lever_codes
 from kvitals.dashboards.reference.text import cell, generated_header, table
@@ -36,10 +37,11 @@ lever, formula and system that they name has a row here, with what covers it in 
 *Proof* is the proof of the rule, from `rules/proof.csv`: *real*, a recording of a real program fires it; *captured*, a
 recording with simulated engines fires it; *modelled*, only written series fire it ([rules](rule-reference.md)).
 Signals and levers are those of the rules in the row, unless the row names its own. The rules of a lever are those
-that offer it.
+that offer it. A program has its map's evidence: the page of a running program that was captured, pages of its classes,
+or names alone ([compatibility](compatibility.md)).
 
-A row with **not covered** states what kvitals does not do, and why. A row with **in the document** states an error of
-the document and what is right, with the source. Worked examples are in
+A row with **not covered** states what kvitals does not do, and why. A row with **in the document** states what a
+document has wrong, and after the colon what is right, with its source. Worked examples are in
 `tests/unit/sizing/test_worked_examples.py` ([where guides differ](size.md#where-guides-differ)).
 """
 
@@ -67,11 +69,12 @@ class SeedRow(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class SeedExtra(Struct, frozen=True, forbid_unknown_fields=True):
-    """Rules and levers that none of the documents name, by where they come from."""
+    """Rules, levers and programs that none of the documents name, by where they come from."""
 
     origin: str
     rules: tuple[str, ...] = ()
     levers: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
 
 
 class SeedTables(Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,8 +165,7 @@ def _counts(tables: SeedTables) -> Iterator[str]:
 
 def _row(row: SeedRow, knowledge: Knowledge) -> tuple[str, ...]:
     cover = seed_cover(row, knowledge)
-    programs = [f"[{load_map(name).title}](compatibility.md#programs)" for name in row.programs]
-    also = [*programs, *(f"[{cell(words)}]({address})" for words, address in row.see.items())]
+    also = [*map(_program, row.programs), *(f"[{cell(words)}]({address})" for words, address in row.see.items())]
     note = [f"**not covered**: {cell(row.missing)}"] if row.missing else []
     note += [f"**in the document**: {cell(row.right)}"] if row.right else []
     measured = [*(_metric(SIGNAL_PREFIX + name) for name in cover.signals), *map(_metric, row.families)]
@@ -172,14 +174,14 @@ def _row(row: SeedRow, knowledge: Knowledge) -> tuple[str, ...]:
 
 
 def _beyond(tables: SeedTables, knowledge: Knowledge) -> Iterator[str]:
-    yield "Rules and levers of kvitals that none of the documents name. The page of each has its references."
+    yield "Rules, levers and programs that none of the documents name. The page of each rule has its references."
     yield ""
     rows = []
     for extra in tables.beyond:
         codes = (_rule(knowledge.rules[code].code) for code in extra.rules)
         names = (_lever(knowledge.levers[name].name) for name in extra.levers)
-        rows.append((cell(extra.origin), ", ".join(codes), ", ".join(names)))
-    yield from table(("from", "rules and their proof", "levers"), rows)
+        rows.append((cell(extra.origin), ", ".join(codes), ", ".join(names), ", ".join(map(_program, extra.programs))))
+    yield from table(("from", "rules and their proof", "levers", "programs"), rows)
 
 
 def _rule(code: str) -> str:
@@ -189,6 +191,19 @@ def _rule(code: str) -> str:
 
 def _lever(name: str) -> str:
     return f"[{name}](rule-reference.md#{name})"
+
+
+def _program(system: str) -> str:
+    """A program with what its map was tested on."""
+    evidence = compatibility.data().evidence[system]
+    tested = (
+        f"captured {evidence.captured}"
+        if evidence.captured
+        else "from its classes"
+        if evidence.classes
+        else "names only"
+    )
+    return f"[{load_map(system).title}](compatibility.md#programs) {tested}"
 
 
 def _metric(name: str) -> str:

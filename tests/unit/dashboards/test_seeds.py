@@ -10,7 +10,7 @@ import pytest
 from kvitals.dashboards import reference
 from kvitals.dashboards.reference import seeds
 from kvitals.dashboards.reference.seeds import KINDS, RowKind, SeedRow
-from kvitals.rules.engine_map import systems
+from kvitals.rules.engine_map import load_map, systems
 from kvitals.rules.loader import load
 from kvitals.rules.proof import PROOF_FILE
 from tests.support.loops import for_each
@@ -20,6 +20,7 @@ KNOWLEDGE = load()
 TABLES = seeds.seed_tables()
 ROWS = [(kind, row) for kind in KINDS for row in TABLES.rows(kind)]
 PAGE = (reference.DOCS / seeds.FILE).read_text(encoding="utf-8")
+LEFT_OUT = "dashboards/reference/seeds.yaml: name each in a row, or under `beyond`, and not in both"
 BAR = re.compile(r"(?<!\\)\|")
 
 
@@ -69,6 +70,7 @@ def test_the_document_has_every_row_with_its_links_and_proofs(kind: RowKind) -> 
         assert all(f"[`kvitals:{name}`](" in measured for name in row.signals), what
         assert all(f"[`{name}`](" in measured for name in row.families), what
         assert all(f"[{name}](rule-reference.md#{name})" in levers for name in row.levers), what
+        assert all(f"[{load_map(name).title}](compatibility.md#programs)" in also for name in row.programs), what
         assert len(LINK.findall(also)) == len(row.programs) + len(row.see), what
         assert ("**not covered**" in note) == bool(row.missing), what
         assert seeds.is_covered(row) == bool(rules or measured or levers or also), what
@@ -79,8 +81,14 @@ def test_each_rule_and_lever_has_a_row_or_another_origin() -> None:
     levers = {name for _, row in ROWS for name in row.levers}
     extra_rules = [code for extra in TABLES.beyond for code in extra.rules]
     extra_levers = [name for extra in TABLES.beyond for name in extra.levers]
-    assert sorted([*rules, *extra_rules]) == sorted(KNOWLEDGE.rules), "each in a row or under `beyond`, not in both"
-    assert sorted([*levers, *extra_levers]) == sorted(KNOWLEDGE.levers), "each in a row or under `beyond`, not in both"
+    assert sorted([*rules, *extra_rules]) == sorted(KNOWLEDGE.rules), LEFT_OUT
+    assert sorted([*levers, *extra_levers]) == sorted(KNOWLEDGE.levers), LEFT_OUT
+
+
+def test_each_program_with_a_map_has_a_row_or_another_origin() -> None:
+    named = {name for _, row in ROWS for name in row.programs}
+    extra = [name for one in TABLES.beyond for name in one.programs]
+    assert sorted([*named, *extra]) == sorted(systems()), LEFT_OUT
 
 
 def test_each_symptom_of_the_rules_has_a_row_among_the_symptoms() -> None:
