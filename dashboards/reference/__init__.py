@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kvitals.dashboards.reference import compatibility, configuration, glossary, metrics, rules, security, sizing
+from kvitals.dashboards.reference import compatibility, configuration, glossary, metrics, rules, security, seeds, sizing
 from kvitals.rules import finding
 from kvitals.rules.loader import Knowledge
 
@@ -25,5 +25,6 @@ def files(knowledge: Knowledge, docs: Path = DOCS) -> dict[str, str]:
         metrics.FILE: metrics.page(knowledge),
         rules.FILE: rules.page(knowledge),
         compatibility.FILE: compatibility.page(),
+        seeds.FILE: seeds.page(knowledge),
         SCHEMA: json.dumps(finding.schema(), indent=1) + "\n",
     }

@@ -12,7 +12,7 @@ from kvitals.dashboards.reference.text import cell, generated_header, one_line, 
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.rules.loader import ROOT, SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import Family, Signal
-from kvitals.rules.shipped import YAML_LOADER
+from kvitals.rules.shipped import YAML_LOADER, load_shipped
 
 FILE = "metrics-reference.md"
 
@@ -49,10 +49,25 @@ def reporters() -> Mapping[str, list[str]]:
     return programs
 
 
+@cache
+def headings() -> Mapping[str, str]:
+    """Family or `kvitals:` signal -> the heading that the document has it under."""
+    places: dict[str, str] = {}
+    for path in (ROOT / "signals").glob("*.yaml"):
+        data = load_shipped(path)
+        names = [*(data.get("families") or {}), *(SIGNAL_PREFIX + name for name in data.get("signals") or {})]
+        places.update(dict.fromkeys(names, _heading(path)))
+    return places
+
+
+def _heading(path: Path) -> str:
+    return path.stem.replace("_", " ").capitalize()
+
+
 def _subject(path: Path, knowledge: Knowledge) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
     data = yaml.load(text, YAML_LOADER)  # noqa: S506 (a safe one)
-    yield from (f"## {path.stem.replace('_', ' ').capitalize()}", "", _comment(text), "")
+    yield from (f"## {_heading(path)}", "", _comment(text), "")
     families = [(name, knowledge.families[name]) for name in data.get("families") or {}]
     if families:
         rows = (_family(name, family) for name, family in families)
