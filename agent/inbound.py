@@ -20,7 +20,7 @@ def has_token(authorization: str, file: Path) -> bool:
     try:
         token = secret(file)
     except SecretError as error:
-        log.warning("the token of clients can not be read, so none is let in", error=str(error))
+        log.warning("the token of clients cannot be read, so every client is refused", error=str(error))
         return False
     sent = authorization.removeprefix("Bearer ").strip()
     return hmac.compare_digest(sent.encode(errors="surrogateescape"), token.encode())

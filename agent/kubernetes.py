@@ -179,7 +179,7 @@ class Pods:
                 " check server_ca_file"
             ) from error
         except aiohttp.ClientError as error:
-            raise KubernetesError(f"{server} can not be reached ({str(error)[:200]}); check server") from error
+            raise KubernetesError(f"{server} cannot be reached ({str(error)[:200]}); check server") from error
         return pods
 
     def _server(self) -> str:
@@ -290,7 +290,7 @@ def _found(pods: Sequence[_Pod], config: Kubernetes) -> DiscoveredPods:
         except ValueError as error:
             notes.append(f"pod {pod.metadata.namespace}/{pod.metadata.name}: {error}")
     if len(notes) > MAX_NOTES:
-        notes[MAX_NOTES:] = [f"and {len(notes) - MAX_NOTES} pods more that can not be targets"]
+        notes[MAX_NOTES:] = [f"and {len(notes) - MAX_NOTES} more pods that cannot be targets"]
     return DiscoveredPods(tuple(targets), tuple(notes))
 
 

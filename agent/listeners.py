@@ -48,7 +48,7 @@ LISTENERS: dict[str, Listener] = {
             address="127.0.0.1:9477",
             accepts="queries, reads of findings, request records and history; parts of the tap (`/api/v1/parts`);"
             " alerts (`[notify]`)",
-            callers="this machine; whoever reaches it where `listen` is another address: use `[remote]` instead;"
+            callers="this machine; any host that reaches it where `listen` is another address: use `[remote]` instead;"
             " parts and alerts from other machines only with a token",
             tls="no",
             connections=256,
@@ -120,7 +120,7 @@ LISTENERS: dict[str, Listener] = {
             title="the tap",
             address="127.0.0.1:8100",
             accepts="HTTP/1.1 requests of the engine's clients, passed on as they are",
-            callers="whoever may reach the engine; the tap asks for nothing and hides nothing",
+            callers="every client of the engine; the tap adds no authentication",
             tls="`cert_file` and `key_file` of `[tap]`",
             connections=4096,
             per_peer=3072,
@@ -137,7 +137,7 @@ LISTENERS: dict[str, Listener] = {
             title="the tap's own `/metrics`",
             address="127.0.0.1:9478",
             accepts="reads of one page",
-            callers="this machine; whoever reaches it where `--admin` is another address",
+            callers="this machine; any host that reaches it where `--admin` is another address",
             tls="no",
             connections=32,
             per_peer=24,
@@ -191,8 +191,8 @@ LISTENERS: dict[str, Listener] = {
             title="API of `kvitals record --listen`",
             address="not open by default",
             accepts="queries, reads of request records; parts of the tap",
-            callers="this machine; whoever reaches it where `--listen` is another address; parts from other machines"
-            " only with a token",
+            callers="this machine; any host that reaches it where `--listen` is another address; parts from other"
+            " machines only with a token",
             tls="no",
             connections=128,
             per_peer=96,

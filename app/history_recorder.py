@@ -179,7 +179,7 @@ class Episodes:
 
 def _told(episode: Episode, at: float) -> HistoryEvent:
     """That a finding is told for the first time; an episode has when its trouble began."""
-    return HistoryEvent(at, TOLD, f"{episode.code} is told from now on", "agent", episode.entity, episode.key)
+    return HistoryEvent(at, TOLD, f"{episode.code} is reported from now on", "agent", episode.entity, episode.key)
 
 
 def _episode(finding: Finding, at: float) -> Episode:

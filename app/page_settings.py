@@ -54,4 +54,4 @@ def read() -> PageSettings:
     try:
         return msgspec.json.decode(text, type=PageSettings)
     except msgspec.DecodeError as error:
-        raise SettingsError(f"{VARIABLE} can not be read ({error}): start the page with `kvitals web`") from error
+        raise SettingsError(f"{VARIABLE} cannot be read ({error}): start the page with `kvitals web`") from error

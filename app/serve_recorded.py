@@ -41,7 +41,7 @@ async def serve(path: Path, first_port: int, console: Console) -> None:
             try:
                 await GuardedSite(runner, row, HOST, port).start()
             except (OSError, OverflowError) as error:
-                raise RecordingError(f"port {port} can not be had ({error}); begin at another with --port") from error
+                raise RecordingError(f"port {port} is not available ({error}); choose another with --port") from error
             console.print(f"{target} as it was: http://{HOST}:{port}/metrics")
         console.print(f"{length:.0f} s of recording at real speed, then its last page. Ctrl-C stops.")
         await asyncio.Event().wait()

@@ -106,7 +106,7 @@ def observe_load(of: TimeseriesSource, chosen: Setup) -> ObservedLoad:
     several = gather(of.ask, start, end, step)
     rate = _together(several)
     if rate is None:
-        raise SourceError(f"{of.name}: no engine there says how many requests it finished")
+        raise SourceError(f"{of.name}: no engine there reports its finished requests")
     found = ObservedLoad(source=of.name, peak=float(np.quantile(rate, PEAK)), mean=float(rate.mean()))
     found.days = of.end - of.start >= DAY_SECONDS * 0.9
     seconds = f"{max(1, round(of.end - of.start))}s"

@@ -46,7 +46,7 @@ class ObjectiveTable(SomeSlo, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ttft_p99_seconds is None and self.itl_p99_seconds is None:
-            raise ValueError("say ttft_p99_seconds or itl_p99_seconds, or both")
+            raise ValueError("set ttft_p99_seconds, itl_p99_seconds or both")
         for name, value in (("model", self.model), ("role", self.role)):
             if not TEXT.fullmatch(value):
                 raise ValueError(f"{name} must be one line of 1 to 200 characters")
@@ -70,7 +70,7 @@ class MuteTable(Struct, frozen=True, kw_only=True):
         if not _CODE.fullmatch(self.rule):
             raise ValueError(f"rule {self.rule!r} must be a code such as KVC05")
         if not self.reason.strip():
-            raise ValueError("reason must say why, for those who find the mute later")
+            raise ValueError("reason must explain the mute to later readers")
         if self.until is not None and self.until.tzinfo is None:
             raise ValueError("until needs a time zone, such as 2026-12-01T00:00:00Z")
         for label in self.entity:

@@ -81,7 +81,7 @@ class RequestLog(Struct, frozen=True, kw_only=True):
         if any(is_pattern(part) for part in self.path.parts[:-1]):
             raise ValueError(f"path {self.path}: only the last part of a path may be a pattern")
         if bool(self.format) == (self.mapping is not None):
-            raise ValueError(f"say either format ({', '.join(formats())}) or mapping, a file of your own")
+            raise ValueError(f"set either format ({', '.join(formats())}) or mapping, a file of your own")
         if self.format:
             one_of("format", self.format, formats())
         if not self.name:
@@ -196,7 +196,7 @@ class TapTable(Struct, frozen=True, kw_only=True):
         if self.engine and not TEXT.fullmatch(self.engine):
             raise ValueError("engine must be one line of at most 200 characters")
         if self.router and (self.engine or self.role):
-            raise ValueError("router says that the engine is unknown; leave engine and role away, or router")
+            raise ValueError("router means that the engine is unknown: remove router, or engine and role")
         if not 1 <= self.max_connections <= MAX_CONNECTIONS:
             raise ValueError(f"max_connections must be from 1 to {MAX_CONNECTIONS}, not {self.max_connections}")
         check_seconds("drain", self.drain, 0, 3600)

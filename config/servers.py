@@ -24,7 +24,7 @@ class Remote(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         host_and_port(self.listen)
         if self.client_ca_file is None and self.token_file is None:
-            raise ValueError("say who may call: name a token_file, a client_ca_file, or both")
+            raise ValueError("restrict the callers: set token_file, client_ca_file or both")
 
     @property
     def address(self) -> tuple[str, int]:

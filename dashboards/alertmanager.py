@@ -25,7 +25,7 @@ _WITHIN: dict[str, tuple[str, ...]] = {"engine": ("engine",), "node": ("engine",
 
 NOTE = """\
 Merge it into yours: the routes below your own, the inhibit_rules to yours. `kvitals-page` and `kvitals-ticket` both
-send to kvitals, which diagnoses and hands on; put your own receivers in their place where you do without.
+send to kvitals, which diagnoses and forwards; without kvitals, replace them by your own receivers.
 Check it with: amtool check-config alertmanager.yaml"""
 
 

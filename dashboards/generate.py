@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write(files, out)
         write(documents, reference.DOCS)
     except OSError as error:
-        print(f"can not write {error.filename}: {error.strerror}; choose another --out", file=sys.stderr)
+        print(f"cannot write {error.filename}: {error.strerror}; choose another --out", file=sys.stderr)
         return 1
     return 0
 
@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--receiver", default=usual.receiver, metavar="URL", help="takes Alertmanager's messages")
     parser.add_argument(
         "--slo-ttft", type=_seconds, default=usual.slo_ttft_seconds, metavar="SECONDS",
-        help=f"objective for p99 of first tokens where no agent tells it ({usual.slo_ttft_seconds:g})",
+        help=f"TTFT p99 objective where no agent reports one ({usual.slo_ttft_seconds:g})",
     )  # fmt: skip
     parser.add_argument(
         "--slo-itl", type=_seconds, default=usual.slo_itl_seconds, metavar="SECONDS",
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--alerts", choices=("core", "extended"), default=usual.alerts,
-        help=f"core: about 25 alerts, what users feel and lost capacity; extended: every rule's ({usual.alerts})",
+        help=f"core: about 25 alerts on symptoms and lost capacity; extended: one for every rule ({usual.alerts})",
     )  # fmt: skip
     for name, default in (("page", usual.page), ("ticket", usual.ticket)):
         parser.add_argument(

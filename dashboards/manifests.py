@@ -46,7 +46,7 @@ Measure `cold` once: from the pod's creation to its first request within the obj
 threshold can hold, keep spare replicas (minReplicaCount): no trigger makes up for it.
 pollingInterval and your rules' evaluation interval are both part of `cold`."""
 _MEASURED = """\
-Measured on a real vLLM (docs/measured.md, five runs): the first stage of a cascade could be told 16 to 22 s before the
+Measured on a real vLLM (docs/measured.md, five runs): the first stage of a cascade was detectable 16 to 22 s before the
 objective for first tokens was missed, the second, on which this one scales, 8 to 21 s. With gap = cold - 8 that pays
 for shedding load and for replicas that are warm already; where cold is minutes, it does not."""
 _UNMEASURED = """\

@@ -167,7 +167,7 @@ def _alert(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
         among = "core set" if is_core(rule, knowledge) else "extended set (`--alerts extended`)"
         yield f"`{rule.slug}` in Prometheus, severity {written}: {_SEVERITY[written]}. It is in the {among}."
     if rule.code in OBJECTIVES:
-        yield f"`{burn_name(rule)}` pages where the budget of late requests is spent 14.4 or 6 times too fast."
+        yield f"`{burn_name(rule)}` pages where the budget of slow requests is spent 14.4 or 6 times too fast."
     yield ""
 
 

@@ -243,7 +243,7 @@ def unlike(entity: Labels, before: Values, after: Values) -> str:
     counts = [(measure(entity, before), measure(entity, after)) for measure in (_there, _resident)]
     pairs = [(there, now) for there, now in counts if there is not None and now is not None]
     if came is None or come is None or counts[0] not in pairs:
-        return "how much load there was is not told"
+        return "the load is not reported"
     if all(_both_moved(come - came, ALIKE * came, now - there, ALIKE * there) for there, now in pairs):
         there, now = pairs[0]
         return (

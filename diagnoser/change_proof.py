@@ -185,7 +185,7 @@ def decide(effects: Sequence[ProofEffect], unlike: str, last: bool) -> tuple[Pro
     unclear = [one for one in deciding if one.verdict == "open"]
     if not deciding or len(unclear) == len(deciding):
         return "undecided", _why_open(unclear)
-    return "undecided", f"not enough time to tell about {' and '.join(one.title for one in unclear)}"
+    return "undecided", f"not enough time for a verdict on {' and '.join(one.title for one in unclear)}"
 
 
 def _settled(deciding: Sequence[ProofEffect]) -> ProofVerdict | None:

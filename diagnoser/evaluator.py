@@ -338,7 +338,7 @@ class Judge:
         known = find_map(info.get("system", "")) if info.get("kind") in IN_FRONT else None
         for family in (family_of(metric, self.knowledge.families) for metric in metrics if known):
             if known and family in told_by_programs() and not known.tells(family):
-                return f"a {known.title} need not tell {family}; the engines behind it do"
+                return f"a {known.title} does not have to report {family}; the engines behind it do"
         return ""
 
     def _untold(self, pair: _Pair, rule: Rule, verdict: Verdict | None, span: EvaluationSpan) -> Judgement | None:

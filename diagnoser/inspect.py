@@ -181,7 +181,7 @@ class _Look:
         self, entity: Labels, system: EngineMap | None, info: Labels, up: bool, state: str
     ) -> Iterator[TelemetryProblem]:
         if not up:
-            yield TelemetryProblem(f"not readable: {state}", "kvitals triage on its URL says what to do", True)
+            yield TelemetryProblem(f"not readable: {state}", "run kvitals triage on its URL for the remedy", True)
         if info.get("untested") and system:
             what = f"newer than the versions that kvitals was tested with (to {system.newest})"
             yield TelemetryProblem(
@@ -307,7 +307,7 @@ def _resolution(name: str, seconds: float, edges: Sequence[float]) -> Resolution
     if on_edge:
         text = "on a bucket's bound: the share of requests within it is exact"
     elif upper is None:
-        text = f"above the last bucket ({render(lower, 'seconds')}): it can not be told whether it is met"
+        text = f"above the last bucket ({render(lower, 'seconds')}): whether it is met is unknown"
     else:
         bucket = f"{render(lower, 'seconds')} to {render(upper, 'seconds')}"
         text = f"inside the bucket {bucket}: the share within is interpolated"

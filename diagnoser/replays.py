@@ -130,7 +130,7 @@ def _advice(
     start, end = (datetime.fromtimestamp(t, UTC) for t in (found.start, found.end))
     begun = "after earlier ones filled the caches" if found.filled else "which do not fill the larger cache"
     method = (
-        f"The latest {found.lookups:,} look-ups, {start:%Y-%m-%d %H:%M:%S} to {end:%H:%M:%S} UTC, replayed"
+        f"The latest {found.lookups:,} lookups, {start:%Y-%m-%d %H:%M:%S} to {end:%H:%M:%S} UTC, replayed"
         f" {_words(how)}, {begun}: {_percent(found.now)} become {_percent(found.then)}."
         f" The replay of today's cache differs by {points(found.error)} from the hits that were seen."
     )

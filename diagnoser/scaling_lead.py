@@ -129,9 +129,7 @@ def audit(
             " it takes, so look at a longer time, or give a tighter --slo"
         )
     elif quiet.sum() < MIN_QUIET:
-        missing = (
-            f"only {quiet.sum()} quiet steps of {step:g} s: what is usual can not be told from {MIN_QUIET} and fewer"
-        )
+        missing = f"only {quiet.sum()} quiet steps of {step:g} s: usual values need more than {MIN_QUIET}"
     leads = () if missing else tuple(lead(name, values, onsets, quiet, step) for name, values in known.items())
     ranked = tuple(sorted(leads, key=lambda one: (-one.median, one.false_alarms, one.signal)))
     return Audit(pool, start, end, step, objective, misses, ranked, absent, missing)

@@ -274,12 +274,12 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
     if healthy:
         return f"No trouble found: {measured}{len(core)} core checks clear or not applicable."
     if not core:
-        return "Could not tell: no engine was seen."
+        return "Unknown: no engine was seen."
     unknown = [j for j in core if j.outcome == "unknown"]
     if unknown:
         first = unknown[0].rule.title
-        return f"Could not tell: {len(unknown)} of {len(core)} core checks lack data, first “{first}”."
-    return "Could not tell: a rule failed."
+        return f"Unknown: {len(unknown)} of {len(core)} core checks miss data, first “{first}”."
+    return "Unknown: a rule failed."
 
 
 def engine_verdict(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Finding]) -> tuple[bool | None, str]:

@@ -150,10 +150,10 @@ def concatenate(parts: Sequence[Accesses]) -> Accesses:
     Raises ValueError for no parts, and for blocks of different sizes, whose ids can not be compared.
     """
     if not parts:
-        raise ValueError("no accesses to put together")
+        raise ValueError("no accesses to combine")
     if len({part.block_size for part in parts}) > 1:
         sizes = ", ".join(str(size) for size in sorted({part.block_size for part in parts}))
-        raise ValueError(f"accesses with blocks of {sizes} tokens can not be put together: select engines of one size")
+        raise ValueError(f"accesses with blocks of {sizes} tokens cannot be combined: select engines of one size")
     engines = _names([part.engines for part in parts])
     tenants = _names([part.tenants for part in parts])
     columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}

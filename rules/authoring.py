@@ -94,9 +94,9 @@ def check_lever(lever: Lever, knowledge: Knowledge, file: YamlFile) -> Found:
     """What is not right with a lever that loads."""
     offered = [rule.code for rule in knowledge.rules.values() for use in rule.levers if use.lever == lever.name]
     if not offered and not lever.no_rule:
-        yield 1, f"no rule offers {lever.name}: name it in a rule's `levers`, or say in `no_rule` why none does"
+        yield 1, f"no rule offers {lever.name}: name it in a rule's `levers`, or state the reason in `no_rule`"
     if offered and lever.no_rule:
-        yield file.line("no_rule"), f"`no_rule` says why no rule offers it, and {offered[0]} does"
+        yield file.line("no_rule"), f"`no_rule` states why no rule offers it, but {offered[0]} does"
     for key in ("does", "when", "does_not_fix", "risk"):
         if not getattr(lever, key).strip().endswith("."):
             yield file.line(key), f"{key}: sentences, the last with its full stop"
@@ -105,7 +105,7 @@ def check_lever(lever: Lever, knowledge: Knowledge, file: YamlFile) -> Found:
     if not (lever.title[0].isupper() and lever.title[-1].isalnum()):
         yield file.line("title"), "title: begins with a capital and ends without a full stop"
     if not lever.settings and not lever.outside and not lever.no_rule:
-        yield 1, "it has no settings: add one for each engine, or `outside: true` where it is pulled elsewhere"
+        yield 1, "it has no settings: add one for each engine, or `outside: true` if it is set outside the engine"
     if not lever.references:
         yield file.line("references"), "references: where it is written how to pull it"
     yield from _check_settings(lever, file)
@@ -178,7 +178,7 @@ def _check_texts(rule: Rule, file: YamlFile) -> Found:
     if len(words) > MAX_NAME_WORDS:
         yield file.line("name"), f"name: {MAX_NAME_WORDS} words at most"
     for word in sorted(EMPTY_WORDS & set(words)):
-        yield file.line("name"), f"name: `{word}` says nothing, name what is wrong"
+        yield file.line("name"), f"name: `{word}` has no meaning here: name the condition"
     if len(rule.title) > MAX_TITLE or not rule.title[0].isupper() or not rule.title[-1].isalnum():
         yield file.line("title"), f"title: {MAX_TITLE} characters at most, with a capital and without a full stop"
     if not rule.conclusion.rstrip().endswith("."):
@@ -234,7 +234,7 @@ def _check_page(rule: Rule, file: YamlFile) -> Found:
         if name in rule.params and abs(said - rule.params[name].default) > 1e-6 * abs(said):
             yield (
                 file.line("page"),
-                f"page: says {number}{percent} of `${name}`, which is {rule.params[name].default:g}",
+                f"page: states {number}{percent} of `${name}`, which is {rule.params[name].default:g}",
             )
 
 
@@ -245,7 +245,7 @@ def _check_parameters(rule: Rule, file: YamlFile) -> Found:
         if name not in used:
             yield file.line("params", name), f"params: no condition of the rule reads `${name}`"
         if len(param.why.split()) < MIN_REASON_WORDS:
-            yield file.line("params", name, "why"), f"params: say why `${name}` is {param.default:g}"
+            yield file.line("params", name, "why"), f"params: state why `${name}` is {param.default:g}"
 
 
 def _check_condition(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
@@ -266,7 +266,7 @@ def _check_kind(rule: Rule, file: YamlFile) -> Found:
     if rule.kind == "cause" and not rule.levers:
         yield file.line("kind"), "kind: a cause leads to `levers`"
     if rule.kind == "symptom" and not rule.about:
-        yield file.line("kind"), "kind: a symptom says what it is `about`, so that fitting levers are offered"
+        yield file.line("kind"), "kind: a symptom names what it is `about`, so that fitting levers are offered"
     if rule.kind != "symptom" and rule.about:
         yield file.line("about"), f"about: is for symptoms, this is a {rule.kind}"
     if rule.binds and (rule.kind != "cause" or rule.scope != "engine"):

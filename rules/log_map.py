@@ -125,7 +125,7 @@ def _problem(log: LogMap) -> str:
     ]
     named = [(name, value) for name, spec in specs for value in values(spec)]
     if not log.ids and not log.fields.keys() & {"start", "end"}:
-        return "say where a time (start or end) or an id is: without both nobody can tell which request a line is of"
+        return "name the field of a time (start or end) or of an id: a line without both belongs to no request"
     if len(named) > MAX_KEYS:
         return f"names {len(named)} keys, and {MAX_KEYS} are allowed"
     for name, value in named:

@@ -136,9 +136,9 @@ def _completed(kind: SpanKind, found: SpanMap) -> SpanKind:
 def _problem(kind: SpanKind) -> str:
     """What is wrong with a kind, beyond what its type says; nothing for a good one."""
     if not (kind.names or kind.pattern or kind.having):
-        return "say by names, pattern or having which spans are meant"
+        return "select the spans by names, pattern or having"
     if kind.keep and not kind.names and not kind.called:
-        return "say how it is called: the names of such spans may hold anything"
+        return "give it a name: the names of such spans may contain anything"
     for expression in (kind.pattern, *kind.matching.values()):
         try:
             re.compile(expression)

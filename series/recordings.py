@@ -111,7 +111,7 @@ class CaptureWriter:
         After a failure to write the file is closed, and holds whole chunks only.
         """
         if not math.isfinite(record.t):
-            raise CaptureError(f"a record of {record.sense} has no usable time: {record.t}")
+            raise CaptureError(f"a record of collector {record.sense} has no usable time: {record.t}")
         packed = msgspec.msgpack.encode(record)
         if len(packed) > MAX_RECORD_BYTES:
             raise CaptureError(_too_large(f"a record of {record.sense}", len(packed), MAX_RECORD_BYTES))

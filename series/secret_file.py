@@ -28,7 +28,7 @@ def secret_text(path: Path, most: int) -> str:
         content = read_regular(path, most)
         text = content.decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SecretError(f"{path} can not be read: {getattr(error, 'strerror', '') or 'not plain text'}") from None
+        raise SecretError(f"{path} cannot be read: {getattr(error, 'strerror', '') or 'not plain text'}") from None
     if not text:
         raise SecretError(f"{path} is empty")
     return text

@@ -44,7 +44,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "intel": (NOT_APPLICABLE, "The GPUs are Intel's, which kvitals does not read."),
     "driver_not_loaded": (
         UNKNOWN,
-        "There is an NVIDIA GPU, but its driver is not loaded. Try nvidia-smi; `dmesg | grep -i nvrm` says why.",
+        "The driver of an NVIDIA GPU is not loaded. Try nvidia-smi; `dmesg | grep -i nvrm` shows the reason.",
     ),
     "library_missing": (
         UNKNOWN,

@@ -42,7 +42,7 @@ REASONS = {
     " /proc without hidepid.",
     "hidden_cgroups": "The cgroups of an engine are outside of this container's view, so its limits are not known: give"
     " the agent the host's cgroup namespace (a privileged pod, or --cgroupns=host) and /sys/fs/cgroup.",
-    "too_many_processes": "The engines have more processes than are looked at; some were left out.",
+    "too_many_processes": "The engines have more processes than the limit; some were left out.",
     "internal": "The look failed by a fault of kvitals. Please report this.",
 }
 """Why the sense says less than all, for people, with what to do."""

@@ -47,14 +47,14 @@ REASONS = {
         " engine an endpoint with a *, such as tcp://*:5557: then several can listen."
     ),
     "shared": (
-        "Two publishers have the endpoint {endpoint} and the same topic: they can not be told apart. Give each engine a"
-        ' "topic" of its own, or a port.'
+        "Two publishers have the endpoint {endpoint} and the same topic: they cannot be distinguished. Give each engine"
+        ' a "topic" of its own, or a port.'
     ),
     "mixed": (
         "Messages of several publishers are mixed up at {endpoint}: their numbers do not follow each other. Give each"
         ' engine a "topic" of its own, or a port.'
     ),
-    "bad_endpoint": "{endpoint} can not be listened to: {detail}",
+    "bad_endpoint": "{endpoint} cannot be listened to: {detail}",
     "files": (
         "The limit of open files is reached: kvitals closed {endpoint} and opens it again in 10 s. Raise the limit"
         " of the process (LimitNOFILE), and check who opens connections."
@@ -70,15 +70,15 @@ _FAILED = ("stranger", "shared", "mixed", "bad_endpoint", "files", "not_allowed"
 _PARTIAL = ("lost", "late")
 
 DROPPED = {
-    "malformed": "a message that is none; what it told is lost",
+    "malformed": "an invalid message; its content is lost",
     "over_limit": "a message with more events or block hashes than one may have; its changes are lost",
     "unknown_event": "an event of a kind that this version does not know",
-    "other_topic": "a message of another topic, as of an engine that nobody named",
-    "mixed": "a message of one of several publishers that can not be told apart",
-    "overflow": "a message that waited too long to be taken over",
+    "other_topic": "a message of another topic, such as that of an engine without a target",
+    "mixed": "a message of one of several publishers that cannot be distinguished",
+    "overflow": "a message that waited too long to be ingested",
     "connections": "a connection beyond the limit of an address, or of one peer at it, which was closed",
     "replay_limit": "a replay of more bytes than one may have; the rest of it is lost",
-    "internal": "a message that was not taken over, by a fault of kvitals",
+    "internal": "a message that was not ingested because of a fault of kvitals",
 }
 """Why a message, or an event, was not taken."""
 

@@ -86,7 +86,7 @@ class PublisherStream:
         try:
             return self._wire.read(messages)
         except Exception:  # one publisher's messages must not take the others down
-            log.exception("KV events not taken over", endpoint=self.source.endpoint)
+            log.exception("KV events not ingested", endpoint=self.source.endpoint)
             self.drop("internal", len(messages))
             return [UnbrokenBatches(hole=len(messages))]
 

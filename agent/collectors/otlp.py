@@ -119,7 +119,7 @@ class OtlpSense:
 
     def _message(self, name: str) -> str:
         return (
-            f"OTLP: can not listen on {name} ({self._shut[name]}). Another collector may be there: set another address"
+            f"OTLP: cannot listen on {name} ({self._shut[name]}). Another collector may be there: set another address"
             f" under [otlp] in kvitals.toml, or an empty one."
         )
 

@@ -224,7 +224,7 @@ class PageParser:
             _Builder(self._limits, open_metrics, {}).add(0, [*lines, rest][0])  # "Not found" is not truncated
             raise ExpositionError("truncated", f"The page ends within a line. {_TRUNCATED}", len(lines) + 1)
         if open_metrics and (not lines or lines[-1].strip() != b"# EOF"):
-            raise ExpositionError("truncated", f"The page lacks its `# EOF`. {_TRUNCATED}", len(lines))
+            raise ExpositionError("truncated", f"The page ends without `# EOF`. {_TRUNCATED}", len(lines))
         return lines
 
     def _follow(self, memo: _Memo, body: bytes, lines: list[bytes]) -> PageSamples | None:

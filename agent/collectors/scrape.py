@@ -59,7 +59,7 @@ MESSAGES = {
     "memory_limit": "The page is larger than {detail} bytes and not read: the agent is near its memory limit. Give it"
     " more ([agent] memory_limit, and the limit of its service or pod), or fewer targets.",
     "failed": "The scrape failed in an unforeseen way ({detail}). Please report this.",
-    "internal": "The page was not taken over, by a fault of kvitals ({detail}). Please report this.",
+    "internal": "The page was not ingested because of a fault of kvitals ({detail}). Please report this.",
 }
 """Why there is no page, for people. A page itself can fail for the reasons of `PageParser.parse` too."""
 

@@ -610,5 +610,5 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception:
         # As text: the default rendering of exceptions shows local variables, and takes seconds on the loop.
         _log.error("a request failed", path=request.path, trace=traceback.format_exc(limit=-5))
-        kind, message = "internal", "the agent failed to answer; its log says why"
+        kind, message = "internal", "the agent failed to answer; its log has the reason"
     return refusal(_STATUS[kind], message, kind)

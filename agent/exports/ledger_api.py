@@ -70,4 +70,4 @@ def add_ledger_routes(router: web.UrlDispatcher, ledger: LedgerApi) -> None:
     router.add_get("/api/v1/accesses", accesses)
 
 
-_NOTHING = "no engine has told of a look-up yet: see `kvitals check` for the flag that makes it publish KV events"
+_NOTHING = "no engine has reported a lookup yet: see `kvitals check` for the flag that makes it publish KV events"

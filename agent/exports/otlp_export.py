@@ -292,7 +292,7 @@ class OtlpOut:
             log.exception("a batch of traces was given up")
             said = type(error).__name__
         return "not_delivered", (
-            f"OTLP out: {self._settings.endpoint} does not take traces ({said}). Is a collector there that speaks"
+            f"OTLP out: {self._settings.endpoint} refuses traces ({said}). Is a collector there that speaks"
             f" {self._settings.protocol}? See [otlp_out] in kvitals.toml."
         )
 

@@ -144,7 +144,7 @@ class _Taking:
             return record
         if not self._take(record):
             return refusal(
-                429, "too many parts wait to be taken over; send them again", headers={"Retry-After": RETRY_SECONDS}
+                429, "too many parts wait to be ingested; send them again", headers={"Retry-After": RETRY_SECONDS}
             )
         return web.Response(status=202)
 

@@ -53,11 +53,11 @@ def pack(accesses: Accesses) -> bytes:
 def unpack(data: bytes) -> Accesses:
     """Look-ups that `pack` made. Raises PackedError."""
     if len(data) > MAX_BYTES:
-        raise PackedError(f"{len(data)} bytes of look-ups are too many: {MAX_BYTES} at most")
+        raise PackedError(f"{len(data)} bytes of lookups are too many: {MAX_BYTES} at most")
     try:
         found = _decoder.decode(data)
         if found.version != VERSION:
-            raise PackedError(f"look-ups of version {found.version}: this kvitals reads version {VERSION}")
+            raise PackedError(f"lookups of version {found.version}: this kvitals reads version {VERSION}")
         columns: dict[str, Any] = {
             name: np.frombuffer(found.columns[name], "<f8" if name == "time" else "<i8")
             for name in (*COLUMNS, "start", "block")
@@ -73,7 +73,7 @@ def unpack(data: bytes) -> Accesses:
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, ValueError, IndexError) as error:
         if isinstance(error, PackedError):
             raise
-        raise PackedError(f"no look-ups of an agent: {error}") from error
+        raise PackedError(f"no lookups of an agent: {error}") from error
 
 
 def _bytes(column: Any) -> bytes:

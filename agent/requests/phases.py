@@ -25,7 +25,7 @@ NOTHING = 1e-9
 """Seconds that are rounding and no time."""
 
 BY_DIFFERENCE = "the time outside the engine: what the observer around it saw less what the engine saw"
-BY_TTFT = "from the first token to the end, as the engine told both"
+BY_TTFT = "from the first token to the end, as the engine reported both"
 OUTER_TTFT = "from the first token to the end, as the observer nearest to the client saw both"
 SIDE_AS_A_WHOLE = "the request to the {role} side as a whole, its queue included"
 PULLED = "the decode side's queue time, during which nothing waited for capacity there"

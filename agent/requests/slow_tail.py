@@ -281,7 +281,7 @@ class _Split:
 def _split(totals: Floats, goals: Floats) -> _Split | str:
     """Which requests are the tail and which the faster half, or why that can not be told."""
     if not totals.size:
-        return "no request told its time"
+        return "no request reported its time"
     bulk = totals <= _quantile(totals, 0.5)
     by: Literal["p95", "objective"] = "objective"
     tail = totals > goals  # not where there is none
@@ -416,7 +416,7 @@ def _sentence(report: TailReport) -> str:
     first, *others = [f"{_percent(_share(p))}{{}} {IN_WORDS.get(p.name, p.name)}" for p in told]
     words.append(", ".join((first.format(" of that is"), *(one.format("") for one in others))) + ".")
     if report.queue_has_transfer and told[0].name == "queue":
-        words.append("The queue's part may be KV transfer that can not be told apart.")
+        words.append("The queue phase may include KV transfer.")
     words += _who(report)
     return " ".join(words)
 

@@ -258,9 +258,7 @@ class Pair(asyncio.BufferedProtocol):
         except OSError as error:  # TimeoutError and the failures of TLS too
             self._connecting = None
             self._books.failures["connect"] += 1
-            message = (
-                f"can not connect to {self._upstream.url} ({reason_of(error, CONNECT_SECONDS)}); is the engine up?"
-            )
+            message = f"cannot connect to {self._upstream.url} ({reason_of(error, CONNECT_SECONDS)}); is the engine up?"
             self._fail("upstream_unreachable", message)
             return
         self._connecting = None

@@ -150,7 +150,7 @@ def _diagnosis(how: str, document: Triage, about: DiagnosisRequest, engines: Seq
 def _elsewhere(about: DiagnosisRequest) -> str:
     return (
         f"not judged: this agent does not watch {where(about.entity)}; send alerts to the agent that does, or to"
-        " `kvitals notify --prometheus URL`, which looks at all"
+        " `kvitals notify --prometheus URL`, which diagnoses every engine"
     )
 
 

@@ -122,7 +122,7 @@ class Spool:
             make_directory(self.directory, 0o700)
             self._lock = lock_file(self.directory / LOCK)
         except FileInUseError:
-            raise SpoolError(f"another process hands on the messages in {self.directory}") from None
+            raise SpoolError(f"another process sends the messages in {self.directory}") from None
         except OSError as error:
             raise SpoolError(f"{self.directory} cannot be used: {error}") from error
         try:
@@ -160,7 +160,7 @@ class Spool:
                 or size + len(body) > MAX_BYTES * share
                 or deliveries >= MAX_DELIVERIES * share
             ):
-                raise SpoolError(f"{count} messages wait to be diagnosed and {deliveries} to be handed on")
+                raise SpoolError(f"{count} messages wait to be diagnosed and {deliveries} to be sent")
             db.execute("INSERT INTO message (received, body) VALUES (?, ?)", (received, body))
 
     def next(self) -> WaitingMessage | None:

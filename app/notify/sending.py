@@ -96,7 +96,7 @@ class Sender:
             try:
                 await self._run()
             except OSError as error:
-                self.last_error = f"{self._target.ca_file} can not be used: {error}"
+                self.last_error = f"{self._target.ca_file} cannot be used: {error}"
                 _log.error("nothing can be sent to a target", target=self._name, why=self.last_error)
                 await asyncio.sleep(LOOK_SECONDS)
             except Exception:
@@ -112,7 +112,7 @@ class Sender:
                     if not await self._one(session):
                         await self._pause()
                 except SpoolError as error:
-                    _log.warning("what waits can not be read or written; trying again", why=str(error))
+                    _log.warning("the queue of messages cannot be read or written; retrying", why=str(error))
                     await asyncio.sleep(LOOK_SECONDS)
 
     async def _one(self, session: aiohttp.ClientSession) -> bool:

@@ -183,11 +183,11 @@ class Notifier:
                     self._forgot = self._clock()
                     await self._in_thread(lambda: self._spool.forget(self._clock() - self._memory))
             except SpoolError as error:
-                _log.warning("what waits can not be read or written; trying again", why=str(error))
+                _log.warning("the queue of messages cannot be read or written; retrying", why=str(error))
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
             except Exception:  # what nobody expected ends nothing
-                _log.error("an incident can not be dealt with", trace=traceback.format_exc(limit=-5))
+                _log.error("an incident cannot be processed", trace=traceback.format_exc(limit=-5))
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
             with contextlib.suppress(TimeoutError):
@@ -219,9 +219,9 @@ class Notifier:
                 if waiting is not None:
                     await self._done(waiting.id, await self._outcome(waiting, card.came))
         except SpoolError as error:
-            _log.warning("what waits can not be read or written; trying again", why=str(error))
+            _log.warning("the queue of messages cannot be read or written; retrying", why=str(error))
         except Exception:  # what nobody expected ends nothing
-            _log.error("a message can not be dealt with; trying again", trace=traceback.format_exc(limit=-5))
+            _log.error("a message cannot be processed; retrying", trace=traceback.format_exc(limit=-5))
         else:
             self._line.done(card)
             return
@@ -263,7 +263,7 @@ class Notifier:
                 for now in (one for one in known if one.id == incident.id and not one.code):
                     await self._done(None, self._counted(look_again(now, found, self._clock())))
         except SpoolError as error:
-            _log.warning("an incident can not be written; trying again", why=str(error))
+            _log.warning("an incident cannot be written; retrying", why=str(error))
         finally:
             del self._looking[incident.id]
             self._some.set()
@@ -281,7 +281,7 @@ class Notifier:
             settled = await settle(await self._read(waiting.body), waiting.received, known, diagnose, rules)
         except Exception as error:  # it must not hold up what comes after it, nor be lost
             why = repr(error)
-            _log.error("a message can not be dealt with: a dead letter", trace=traceback.format_exc(limit=-5))
+            _log.error("a message cannot be processed: moved to the dead letters", trace=traceback.format_exc(limit=-5))
             await self._in_thread(lambda: self._spool.bury_message(waiting, why, self._clock()))
             self.counts["failed"] += 1
             return MessageOutcome()
@@ -321,7 +321,7 @@ class Notifier:
             return Diagnosis(f"not judged within {MAX_SECONDS:.0f} s")
         except Exception:
             _log.error("a diagnosis failed", trace=traceback.format_exc(limit=-5))
-            return Diagnosis("not judged: the diagnosis failed, kvitals' log says why")
+            return Diagnosis("not judged: the diagnosis failed, kvitals' log has the reason")
 
     def _for_targets(self, notices: Sequence[Notice]) -> list[tuple[str, Notice]]:
         return [(name, notice) for notice in notices for name, target in self._targets.items() if wants(target, notice)]

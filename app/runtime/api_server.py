@@ -55,7 +55,7 @@ async def serve(
         await GuardedSite(runner, LISTENERS["api"], host, port).start()
     except OSError as error:
         await runner.cleanup()
-        raise UsageError(f"can not listen on {host}:{port} ({error.strerror}); choose another with --listen") from error
+        raise UsageError(f"cannot listen on {host}:{port} ({error.strerror}); choose another with --listen") from error
     if health is not None and remote is not None:
         await _open_door(runner, remote)
     try:
@@ -112,7 +112,7 @@ async def _open_door(runner: GuardedRunner, remote: Remote) -> None:
         await GuardedSite(runner, LISTENERS["remote"], host or None, port, tls=tls).start()
     except OSError as error:
         await runner.cleanup()
-        raise UsageError(f"[remote] can not listen on {remote.listen}: {error}") from error
+        raise UsageError(f"[remote] cannot listen on {remote.listen}: {error}") from error
 
 
 def _requests(pipeline: Pipeline, *, takes_parts: bool) -> Requests:

@@ -95,7 +95,7 @@ class Reload:
         left_out = setup.knowledge.problems
         self._success, self._loaded = not left_out, time.time()
         self._changes.take(self._paths())  # it may name other rules than before
-        for line in (f"configuration taken over: {setup.config.file or 'no file, the defaults'}", *self._for_restart()):
+        for line in (f"configuration loaded: {setup.config.file or 'no file, the defaults'}", *self._for_restart()):
             self._console.print(line, style="dim", soft_wrap=True)
         for problem in left_out:
             self._console.print(f"rules file still left out, correct or remove it: {problem}", style="yellow")

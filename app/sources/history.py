@@ -58,7 +58,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments) -> RecordingVerdic
     pipeline.observe(at, fast=fast, cold=at - span[0] < COLD_SECONDS)
     said = []
     if fast > asked:
-        said.append(f"rows of that time are {step:.0f} s apart, so {fast:.0f} s are looked at rather than {asked:.0f}")
+        said.append(f"rows of that time are {step:.0f} s apart, so {fast:.0f} s are used instead of {asked:.0f}")
     if reader.damaged:
         said.append(f"{reader.damaged} parts of it are damaged and were left out")
     return RecordingVerdict(pipeline, pipeline.triage(), "; ".join(said))

@@ -130,5 +130,5 @@ def _with_warnings(document: Triage, said: list[str]) -> Triage:
     coverage = msgspec.structs.replace(document.coverage, warnings=said)
     if document.healthy is not True:
         return msgspec.structs.replace(document, coverage=coverage)
-    verdict = "Could not tell: what was read is clear, but the server's answers were not whole."
+    verdict = "Unknown: what was read is clear, but the server's answers were not whole."
     return msgspec.structs.replace(document, coverage=coverage, healthy=None, verdict=verdict)

@@ -117,7 +117,7 @@ _TRANSFER = BoardRow(
         ),
         LinePanel(
             title="KV transfers expired",
-            question="Is KV given up because nobody fetched it?",
+            question="Is KV released because no engine fetched it?",
             lines=(
                 engine_signal("transfer_expired", "{{engine}} requests"),
                 PanelLine(
@@ -187,7 +187,7 @@ _DECODE = BoardRow(
         ),
         LinePanel(
             title="Decode preemptions per request",
-            question="Does decode throw requests out?",
+            question="Does decode preempt requests?",
             lines=(engine_signal("preemptions_per_request"),),
             judged=ConditionQuery("PDX08", "preemptions_per_request", "preemptions"),
             note="Per finished request.",

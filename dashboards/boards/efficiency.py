@@ -62,7 +62,7 @@ _WASTE = BoardRow(
         ),
         LinePanel(
             title="Speculative decoding: rejected draft tokens",
-            question="How many drafted tokens are thrown away?",
+            question="How many drafted tokens are rejected?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -79,7 +79,7 @@ _WASTE = BoardRow(
         ),
         LinePanel(
             title="Aborted and failed requests",
-            question="How many requests were worked on for nobody?",
+            question="How many requests were computed after their client had left?",
             lines=(
                 engine_signal("aborted_per_request", "{{engine}} left by clients"),
                 engine_signal("failed_per_request", "{{engine}} failed"),
@@ -156,7 +156,7 @@ _KNEE = BoardRow(
         ),
         LinePanel(
             title="Estimated FLOPs per GPU (MFU)",
-            question="How much does the engine say to compute?",
+            question="How much compute does the engine report?",
             lines=(
                 PanelLine(
                     rate("kvitals_estimated_flops_per_gpu_total", unit="count"),
@@ -177,6 +177,6 @@ _KNEE = BoardRow(
 BOARD = Board(
     "efficiency",
     "Efficiency",
-    "What is got for the GPUs, what work was for nothing, and does more load still bring more?",
+    "What do the GPUs deliver, what work is wasted, and does more load still increase throughput?",
     (_YIELD, _WASTE, _KNEE),
 )

@@ -53,7 +53,7 @@ _FULL = BoardRow(
         ),
         LinePanel(
             title="Preemptions (retractions) per request",
-            question="How often is a running request thrown out?",
+            question="How often is a running request preempted?",
             lines=(engine_signal("preemptions_per_request"),),
             judged=ConditionQuery("KVC09", "preemptions_per_request", "preemptions"),
             note="Per finished request.",

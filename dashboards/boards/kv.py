@@ -69,7 +69,7 @@ _LEAVES = BoardRow(
         ),
         Heat(
             title="Refault time after eviction heat map",
-            question="How soon is an evicted block wanted again?",
+            question="How soon is an evicted block requested again?",
             lines=(
                 PanelLine(
                     buckets("kvitals_cache_refault_seconds"),
@@ -142,7 +142,7 @@ _REUSE = BoardRow(
     (
         Bars(
             title="Prefix cache hit rate by cache size (reuse curve)",
-            question="What would the hit ratio be with more or fewer blocks?",
+            question="What would the hit rate be with more or fewer blocks?",
             lines=(
                 PanelLine(
                     gauge("kvitals_reuse_hit_ratio", "capacity", unit="ratio"),
@@ -205,7 +205,7 @@ _BELIEVE = BoardRow(
             question="How much of what the cache holds can the ledger know?",
             lines=(
                 engine_signal("cache_confidence", "{{engine}} of blocks"),
-                PanelLine(gauge("kvitals_cache_observed_ratio", unit="ratio"), "{{engine}} of look-ups"),
+                PanelLine(gauge("kvitals_cache_observed_ratio", unit="ratio"), "{{engine}} of lookups"),
             ),
             highest=1,
             width=12,
@@ -226,6 +226,6 @@ _BELIEVE = BoardRow(
 BOARD = Board(
     "kv",
     "KV life",
-    "What holds the KV cache, what is thrown out and wanted again, does it cascade, and would more room help?",
+    "What does the KV cache hold, what is evicted and recomputed, does it cascade, and would more blocks help?",
     (_HOLDS, _LEAVES, _CASCADE, _REUSE, _BELIEVE),
 )

@@ -153,7 +153,7 @@ _FAST = BoardRow(
     (
         LinePanel(
             title="TTFT (time to first token) p99 and objective",
-            question="Do first tokens come within the objective?",
+            question="Is TTFT within the objective?",
             lines=(
                 engine_signal("ttft_p99_seconds", "{{engine}} p99"),
                 PanelLine(SignalQuery("ttft_p50_seconds"), "{{engine}} median", "faint"),
@@ -166,7 +166,7 @@ _FAST = BoardRow(
         ),
         LinePanel(
             title="ITL (inter-token latency) p99 and objective",
-            question="Do the next tokens come within the objective?",
+            question="Is ITL within the objective?",
             lines=(
                 engine_signal("itl_p99_seconds", "{{engine}} p99"),
                 PanelLine(SignalQuery("itl_p50_seconds"), "{{engine}} median", "faint"),
@@ -201,7 +201,7 @@ _OBJECTIVES = BoardRow(
                 ),
             ),
             by=("LAT01", "LAT02"),
-            note="Share of minutes in a quarter of an hour, not of requests. Too little traffic does not count.",
+            note="Share of minutes in 15 minutes, not of requests. Too little traffic does not count.",
             highest=1,
         ),
         LinePanel(
@@ -213,7 +213,7 @@ _OBJECTIVES = BoardRow(
                 PanelLine(SignalQuery("slo_ttft_seconds"), "{{engine}} objective", "objective"),
             ),
             by=("TEL03",),
-            note="A percentile lies somewhere in a bucket. Where the objective does too, it can not be judged by it.",
+            note="A percentile lies somewhere in a bucket. An objective in the same bucket cannot be judged.",
         ),
         Heat(
             title="TTFT heat map",
@@ -235,7 +235,7 @@ _WHERE = BoardRow(
                 engine_signal("prefill_mean_seconds", "{{engine}} prefill"),
                 PanelLine(SignalQuery("ttft_mean_seconds"), "{{engine}} all of it", "faint"),
             ),
-            note="Means, which add up where percentiles do not. Queue and prefill are of requests that finished.",
+            note="Means: they add up, percentiles do not. Queue and prefill are of requests that finished.",
         ),
         LinePanel(
             title="TTFT tail by phase",

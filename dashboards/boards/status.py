@@ -131,7 +131,7 @@ def _own(knowledge: Knowledge) -> list[Rule]:
 
 
 def _wrong(core: list[Rule], others: list[Rule], own: list[Rule]) -> BoardRow:
-    note = "Prometheus cannot tell “no” from “cannot know”: `kvitals triage` can, and names the cause and the lever."
+    note = "Prometheus does not separate “no” from “unknown”; `kvitals triage` does, and names the cause and the lever."
     asked = [
         ("Core rules: engines on which each holds", "Which core rule holds, and on how many engines?", core),
         (

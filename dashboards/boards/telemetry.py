@@ -38,7 +38,7 @@ _READ = BoardRow(
         ),
         LinePanel(
             title="Scrape duration",
-            question="How long does a look at a page take?",
+            question="How long does a scrape take?",
             lines=(PanelLine(gauge("kvitals_scrape_duration_seconds", unit="seconds"), "{{engine}}"),),
         ),
         LinePanel(
@@ -55,7 +55,7 @@ _READ = BoardRow(
                     "{{engine}} {{reason}}",
                 ),
             ),
-            note="Series and samples in a quarter of an hour.",
+            note="Series and samples in 15 minutes.",
         ),
     ),
 )
@@ -65,7 +65,7 @@ _LACKS = BoardRow(
     (
         LinePanel(
             title="Missing metrics by engine",
-            question="Does it lack metrics that it should have?",
+            question="Which expected metrics are missing?",
             lines=(engine_signal("families_missing"),),
             judged=ConditionQuery("TEL02", "families_missing"),
             height=7,
@@ -99,7 +99,7 @@ _LACKS = BoardRow(
             ),
             hidden=("lacking",),
             by=("TEL02",),
-            note="Empty where nothing is lacking.",
+            note="Empty where no metric is missing.",
             width=24,
             height=6,
         ),
@@ -111,7 +111,7 @@ _SENSES = BoardRow(
     (
         States(
             title="Collector state",
-            question="How does each sense of a node fare?",
+            question="What is the state of each collector of a node?",
             lines=(
                 PanelLine(
                     gauge("kvitals_sense_state", "sense", "state", "reason", unit="bool", scope="node"),
@@ -154,7 +154,7 @@ _SENSES = BoardRow(
         ),
         LinePanel(
             title="Requests correlated by completeness",
-            question="Are requests put together whole?",
+            question="Are requests correlated completely?",
             lines=(
                 PanelLine(
                     rate("kvitals_requests_stitched_total", "state", scope="node"),
@@ -240,6 +240,6 @@ _HOST = BoardRow(
 BOARD = Board(
     "telemetry",
     "Agent and telemetry health",
-    "Can the other boards be believed: is everything read, what is lacking or off, do the agent's senses work?",
+    "Can you trust the other boards: are all targets scraped, which metrics are missing, do the collectors work?",
     (_READ, _LACKS, _SENSES, _HOST),
 )

@@ -194,7 +194,7 @@ _FAIR = BoardRow(
             ),
             matrix=("tenant", "by"),
             by=("TEN02",),
-            note="A row lost the tokens to the columns, in the last quarter of an hour. The darker, the more.",
+            note="A row lost the tokens to the columns, in the last 15 minutes. The darker, the more.",
             width=12,
         ),
         Bars(

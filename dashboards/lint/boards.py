@@ -42,7 +42,7 @@ def read_board(data: object, name: str) -> Document:
     left_out: list[str] = []
     for number, (panel, path) in enumerate(_panels(board, "", 0)):
         if number >= MAX_PANELS:
-            left_out.append(f"{name}: only the first {MAX_PANELS} panels were looked at")
+            left_out.append(f"{name}: only the first {MAX_PANELS} panels were checked")
             break
         queries += _queries(panel, path)
     queries += _variables(board)

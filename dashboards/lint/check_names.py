@@ -30,7 +30,7 @@ def check_names(
         elif isinstance(found, ResolvedMetric) and (usual := metrics.usual(found)):
             yield TreeDefect(
                 "rewritten-name",
-                f"{found.system} itself says {usual}; {name} is there only where something rewrites names, such as Ray"
+                f"{found.system} itself exports {usual}; {name} exists only where something rewrites names, such as Ray"
                 " Serve or an OpenTelemetry collector",
                 warning=True,
                 renames=((name, usual + found.part),),

@@ -55,7 +55,7 @@ CONTRADICTIONS = (
         re.compile(r"out.of.memory|\bOOM", re.IGNORECASE),
         "a full KV cache is no memory that runs out: its memory was taken when the engine started, and requests wait"
         " or are preempted",
-        "say that requests wait or are thrown out, and look at the queue and at preemptions beside it",
+        "alert on waiting or preempted requests, with the queue and preemptions beside it",
     ),
     Contradiction(
         ("kvitals_preemptions_total",),

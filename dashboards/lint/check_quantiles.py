@@ -81,7 +81,7 @@ def _mean(expr: Expr, node: Aggregate) -> Iterator[TreeDefect]:
             "mean-of-quantiles",
             f"{named.name} is a percentile already: its mean over replicas is none of anything",
             swap_node(expr, node, replace(node, op="max")),
-            advice="the worst replica is at least somebody's percentile; one of all needs the histogram's buckets",
+            advice="the worst replica is at least one engine's percentile; one of all needs the histogram's buckets",
         )
 
 

@@ -31,7 +31,7 @@ def check_shown(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[Tr
     if (unit := _OTHER_RATES.get(query.unit)) and _is_tokens(expr, metrics):
         yield TreeDefect(
             "tokens-as-others",
-            f"these are tokens, and the unit says {unit} a second",
+            f"these are tokens, but the unit is {unit} a second",
             advice="take the unit suffix:tokens/s",
             warning=True,
         )

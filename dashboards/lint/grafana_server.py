@@ -53,7 +53,7 @@ async def _read(access: GrafanaAccess) -> tuple[list[Document], list[str]]:
             async with asyncio.timeout(WHOLE_SECONDS):
                 uids = [one] if one else await _uids(session, root)
                 left_out = (
-                    [f"{root}: only the first {MAX_BOARDS} boards were looked at"] if len(uids) > MAX_BOARDS else []
+                    [f"{root}: only the first {MAX_BOARDS} boards were checked"] if len(uids) > MAX_BOARDS else []
                 )
                 answers = await asyncio.gather(*(_board(session, root, uid) for uid in uids[:MAX_BOARDS]))
         except TimeoutError:
@@ -107,7 +107,7 @@ async def _get(session: aiohttp.ClientSession, url: str) -> Any:
     except TimeoutError:
         raise ReadingError(f"{url} did not answer within {TIMEOUT_SECONDS:.0f} s") from None
     except (aiohttp.ClientError, OSError) as error:
-        raise ReadingError(f"{url} can not be reached: {error}") from None
+        raise ReadingError(f"{url} cannot be reached: {error}") from None
     except (ValueError, RecursionError):
         raise ReadingError(f"{url} does not answer with JSON; is it Grafana's address?") from None
 
@@ -144,4 +144,4 @@ def _tls(ca_file: Path | None) -> ssl.SSLContext | bool:
     try:
         return ssl.create_default_context(cadata=read_certificates(ca_file))
     except OSError as error:
-        raise ReadingError(f"{ca_file} can not be used: {error}") from None
+        raise ReadingError(f"{ca_file} cannot be used: {error}") from None

@@ -39,7 +39,7 @@ def lint(documents: Sequence[Document], metrics: Metrics, left_out: Iterable[str
             (defects if isinstance(found, Defect) else unread).append(found)  # type: ignore[arg-type]
     said = [line for document in documents for line in document.left_out]
     if count >= MAX_QUERIES:
-        said.append(f"only the first {MAX_QUERIES} queries were looked at")
+        said.append(f"only the first {MAX_QUERIES} queries were checked")
     versions = {system: metrics.version(load_map(system)) for system in sorted(metrics.used)}
     return Report(
         documents=len(documents),
@@ -74,9 +74,9 @@ def _of_document(name: str, queries: Sequence[LintedQuery], metrics: Metrics) ->
 def _unread(text: str, why: str) -> str:
     """Why a query was not checked, and how much of it was looked at."""
     if len(text) > MAX_QUERY:
-        return f"not looked at: it has {len(text)} characters, more than {MAX_QUERY}"
+        return f"not checked: it has {len(text)} characters, more than {MAX_QUERY}"
     reason = "it is a template that Helm or the like fills in" if _BY_HELM.search(text) else why
-    return f"only its names were looked at: {reason}"
+    return f"only its names were checked: {reason}"
 
 
 def _renames(several: Iterable[TreeDefect]) -> dict[str, str]:

@@ -130,7 +130,7 @@ class Metrics:
                 kind: Type = family.type if family.type in ("counter", "histogram") else "gauge"
                 return ResolvedMetric(base, part, kind, family=base, unit=family.unit)
         near = difflib.get_close_matches(name, self.knowledge.families, 1)
-        return Wrong("unknown", "kvitals", "", "no family of that name is told by agents", near[0] if near else "")
+        return Wrong("unknown", "kvitals", "", "agents export no family of that name", near[0] if near else "")
 
     def _of_map(self, map_: EngineMap, name: str) -> Iterator[ResolvedMetric | Wrong]:
         """What a map says of a name, if it is one of the program's."""
@@ -167,7 +167,7 @@ class Metrics:
                 continue
             kind = self._type(metric)
             if kind == "histogram" and not part:
-                why = "a histogram has no series of that name: it is told as _bucket, _sum and _count"
+                why = "a histogram has no series of that name: it is exported as _bucket, _sum and _count"
                 yield Wrong("part", map_.system, version, why)
                 continue
             whole = name.removesuffix(part)
@@ -191,7 +191,7 @@ class Metrics:
     def _unknown(self, map_: EngineMap, raw: str, prefix: str, version: str) -> Wrong:
         if f"{raw}_total" in map_.by_raw:
             return Wrong(
-                "total", map_.system, version, "a counter is told with _total at its end", f"{prefix}{raw}_total"
+                "total", map_.system, version, "a counter is exported with the suffix _total", f"{prefix}{raw}_total"
             )
         if raw.endswith("_total") and raw.removesuffix("_total") in map_.by_raw:
             return Wrong(

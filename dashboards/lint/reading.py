@@ -48,7 +48,7 @@ def read_path(path: Path) -> tuple[list[Document], list[str]]:
     files = (one for one in sorted(path.rglob("*")) if one.suffix in _ENDINGS and one.is_file())
     for number, file in enumerate(files):
         if number >= MAX_FILES:
-            left_out.append(f"{path}: only the first {MAX_FILES} files were looked at")
+            left_out.append(f"{path}: only the first {MAX_FILES} files were checked")
             break
         try:
             found += _documents(file, str(file.relative_to(path)))

@@ -24,7 +24,7 @@ def read_rules(data: object, name: str) -> Document:
             if isinstance(rule, dict):
                 queries += _query(rule)
     if len(queries) > MAX_RULES:
-        left_out.append(f"{name}: only the first {MAX_RULES} rules were looked at")
+        left_out.append(f"{name}: only the first {MAX_RULES} rules were checked")
     return Document(name=name, queries=queries[:MAX_RULES], left_out=left_out)
 
 

@@ -20,7 +20,7 @@ Each code leads to the rule's page: its condition, the signals, the alert, what 
 `kvitals explain KVC01` prints the same page. Codes are stable and never reused.
 
 A *symptom* is what users notice. A *cause* explains symptoms and has levers. A *note* is worth knowing and no harm by
-itself. *Telemetry* is about what can not be seen. `page` and `ticket` are worth an alert; `info` is for who looks.
+itself. *Telemetry* is about what cannot be seen. `page` and `ticket` are worth an alert; `info` is for who looks.
 
 *Proof* states on what the rule was seen to fire: *real*, on a recording of a real program; *captured*, on a recording
 of a real program with simulated engines; *modelled*, on written series alone. The confidence of a *modelled* rule is at

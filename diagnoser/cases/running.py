@@ -96,11 +96,11 @@ def _differences(knowledge: Knowledge, code: str, case: Case, judged: CaseOutcom
         yield f"must be {case.expect}, is {found.outcome}" + (f": {reason}" if reason else "")
         return
     if WAITING in reason and WAITING not in case.says:
-        yield f"clear only since it was not true for long enough ({reason}); let it last, or say so in `says`"
+        yield f"clear only since it was not true for long enough ({reason}); let it last, or expect that in `says`"
     finding = Findings(judged.judge, judged.judgements, judged.span).build(found)
     said = finding.conclusion or finding.reason
     if case.says not in said:
-        yield f"must say {case.says!r}, says {said!r}"
+        yield f"must contain {case.says!r}, is {said!r}"
     if case.setting and _setting(finding) != case.setting:
         yield f"must set {case.setting!r}, sets {_setting(finding)!r}"
 

@@ -57,7 +57,7 @@ def review(ask: Ask, asked: ReviewRequest, knowledge: Knowledge) -> Review:
     if seen is None or not seen.engines or not seen.data["seen"].any():
         raise NothingSeenError(
             f"{asked.source}: no engine was watched between {moment(asked.start)} and {moment(asked.end)} UTC for"
-            " long enough; --from and --to say another time"
+            " long enough; choose another time with --from and --to"
         )
     of_engines = ledger(seen, asked.given.gpus)
     prices = price_engines(seen.engines, of_engines.gpu_hours.sum(axis=0), asked.given)
@@ -127,10 +127,10 @@ def _unknown(told: summary.SummaryFacts) -> list[str]:
     """What the numbers do not contain, and why."""
     said = [f"{efficiency.NAMES[part.part]}: {part.unknown}" for part in told.ledger if part.unknown]
     said += [
-        f"price of {one.hardware}: {one.basis}; --price says yours" for one in told.prices if one.usd_per_hour is None
+        f"price of {one.hardware}: {one.basis}; set it with --price" for one in told.prices if one.usd_per_hour is None
     ]
     if told.gpus.energy_kwh is None:
-        said.append("power: no GPU tells its energy (NVML on the node, or a DCGM exporter that an agent reads)")
+        said.append("power: no GPU reports its energy (NVML on the node, or a DCGM exporter that an agent reads)")
     if told.compared.missing:
         said.append(f"comparison with earlier weeks: {told.compared.missing}")
     if told.chargeback.missing:
@@ -138,5 +138,5 @@ def _unknown(told: summary.SummaryFacts) -> list[str]:
     if told.incidents.missing:
         said.append(f"incidents: {told.incidents.missing}")
     if not told.week.seen.known("usable"):
-        said.append("what engines could do within the objective: kvitals knee and the agent tell it after enough load")
+        said.append("what engines can do within the objective: kvitals knee and the agent report it after enough load")
     return said

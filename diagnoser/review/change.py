@@ -24,7 +24,7 @@ FACTORS = {
     "mix": "prompt tokens per token generated",
     "prefill": "seconds to compute a prompt token",
     "decode": "seconds of decode for a token",
-    "busy": "tokens per busy GPU-hour, where engines tell no phases",
+    "busy": "tokens per busy GPU-hour, where engines report no phases",
     "pools": "which pools the GPU-hours were in",
 }
 

@@ -40,7 +40,7 @@ _WHAT = {
     "drafts": "decode of drafted tokens that the model did not take",
     "prefill": "prefill, for the first time",
     "decode": "decode",
-    "unattributed": "busy, or not told; no engine says with what",
+    "unattributed": "busy, or not reported; no engine reports with what",
 }
 
 
@@ -82,7 +82,7 @@ def trap(week: Week, total: PaidWork) -> Trap:
         usd_at_target=per_million * used / TARGET if per_million is not None and used is not None else None,
         method=(
             f"At {TARGET:.0%} used the same price buys {TARGET:.0%} / used times the tokens. What NVML calls"
-            " utilisation is 100 % with one request and is not used."
+            " utilization is 100 % with one request and is not used."
             + ("" if measured else " Time with a request is an upper bound of what was used.")
         ),
     )
@@ -95,9 +95,9 @@ def cache_money(week: Week) -> CacheMoney:
     prefill = week.ledger.parts["prefill"] + week.ledger.parts["reprefill"]
     ratio = hit / looked_up if looked_up > 0 else None
     if ratio is None:
-        missing.append("no engine tells how many prompt tokens its cache had")
+        missing.append("no engine reports how many prompt tokens its cache had")
     if float(prefill.sum()) <= 0:
-        missing.append("no engine tells how long prefill takes, so hits have no price")
+        missing.append("no engine reports how long prefill takes, so hits have no price")
     priced = ratio if float(prefill.sum()) > 0 else None
     known = seen.lookups
     if known is None:

@@ -103,9 +103,9 @@ def _unknown(seen: ReviewArrays) -> dict[str, str]:
     if not seen.known("refaulted"):
         said["reprefill"] = "no KV events, so what was computed twice is within prefill"
     if not seen.known("drafted"):
-        said["drafts"] = "no engine tells of drafts: speculation is off, or not told"
+        said["drafts"] = "no engine reports drafts: speculation is off, or not reported"
     if not seen.known("finished"):
-        said["aborted"] = "no engine tells how requests ended"
+        said["aborted"] = "no engine reports how requests ended"
     if not (seen.known("prefill") and seen.known("decode")):
-        said["prefill"] = "no engine tells how long prefill and decode take, so busy time is not attributed"
+        said["prefill"] = "no engine reports how long prefill and decode take, so busy time is not attributed"
     return said

@@ -102,7 +102,7 @@ def _thrown_away(week: Week) -> Iterator[LeverRow]:
         "Prefill's GPU-hours times the share of computed tokens that had been there before.", at_most=True,
     )  # fmt: skip
     yield _row(
-        "draft-length", "Drafted tokens were thrown away.", parts["drafts"], "low",
+        "draft-length", "Drafted tokens were rejected.", parts["drafts"], "low",
         "Decode's GPU-hours times the share of rejected positions; below the critical batch these cost little.",
         at_most=True,
     )  # fmt: skip

@@ -84,7 +84,7 @@ def _paid(of: SummaryFacts) -> Iterator[str]:
     total, gpus, seen = of.total, of.gpus, of.week.seen
     cost = f", {usd(total.usd)}," if total.usd is not None else ""
     assumed = "" if not gpus.assumed_engines else (
-        f" ({_some(gpus.assumed_engines, of.coverage.engines)} do not tell how many GPUs they have;"
+        f" ({_some(gpus.assumed_engines, of.coverage.engines)} do not report how many GPUs they have;"
         f" {gpus.assumed_each:g} each is assumed)"
     )  # fmt: skip
     engines = f"{of.coverage.engines} engine{'s' if of.coverage.engines != 1 else ''}"
@@ -113,7 +113,7 @@ def _per_million(of: SummaryFacts) -> str:
         for of_ in ("low", "high")
     )
     between = f" ({usd(low)} to {usd(high)} over their span)" if low != high else ""
-    return f"{text} at default prices{between}; --price says yours"
+    return f"{text} at default prices{between}; set yours with --price"
 
 
 def _before(of: SummaryFacts) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _before(of: SummaryFacts) -> Iterator[str]:
         return
     change = one.now / one.before - 1.0
     best = next(week for week in one.weeks if week.weeks == one.best)
-    which = f"the best comparable week, that of {day(best.start)} ({len(one.weeks)} looked at)"
+    which = f"the best comparable week, that of {day(best.start)} ({len(one.weeks)} compared)"
     if abs(change) < 0.01:
         yield f"That is as much per GPU-hour as in {which}."
         return
@@ -145,7 +145,7 @@ def _went(of: SummaryFacts) -> Iterator[str]:
         yield f"Of the GPU time {_listed(said)}."
     trap = of.trap
     if trap.trapped and trap.used is not None:
-        nvml = f" (NVML's utilisation says {share(trap.gpu_utilization)})" if trap.gpu_utilization is not None else ""
+        nvml = f" (NVML's utilization reads {share(trap.gpu_utilization)})" if trap.gpu_utilization is not None else ""
         better = f"; at 70 % a million output tokens would cost {usd(trap.usd_at_target)}" if trap.usd_at_target else ""
         yield f"{share(trap.used)} of {trap.of} was used{nvml}{better}."
 
@@ -252,7 +252,7 @@ def _happened(of: SummaryFacts) -> Iterator[str]:
         return
     times = sum(row.times for row in rows if row.kind == "cause" and not row.explained_by) or sum(r.times for r in rows)
     told = (
-        f", told {lasting(of.incidents.detected)} after they began (the middle)"
+        f", detected {lasting(of.incidents.detected)} after they began (the middle)"
         if of.incidents.detected is not None
         else ""
     )

@@ -175,7 +175,7 @@ def goodput(week: Week, total: PaidWork, source: str) -> Goodput:
         share=share,
         method=(
             "Each engine's output tokens times the smaller of its shares of first tokens and of gaps that were in time."
-            " Engines tell no tokens by latency, so this is an estimate."
+            " Engines report no tokens by latency, so this is an estimate."
         ),
     )
 

@@ -160,7 +160,7 @@ def _cannot(of: Inputs) -> str:
         ),
         (
             layout is not None and not divides(model, layout.tensor),
-            f"{layout}: {model.query_heads} heads, {model.kv_heads} of KV, can not be spread so",
+            f"{layout}: {model.query_heads} heads, {model.kv_heads} of KV, cannot be spread so",
         ),
     )
     return next((f"{model.name}: {why}" for is_so, why in wrong if is_so), "")

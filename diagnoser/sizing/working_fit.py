@@ -25,7 +25,7 @@ def workload(of: SizingPlan) -> SizingStep:
     load = of.inputs.workload
     lines = (
         SizingLine("peak", load.peak, "requests/s", load.source),
-        SizingLine("mean", load.mean, "requests/s", "" if load.mean else "not told, so cost is reckoned at the peak"),
+        SizingLine("mean", load.mean, "requests/s", "" if load.mean else "not reported: cost is that of the peak"),
         *_lengths("prompt", load.prompt),
         *_lengths("answer", load.output),
         SizingLine(
@@ -78,7 +78,7 @@ def _in_prefill(one: Instance, load: Workload) -> float:
 
 def models(of: SizingPlan) -> SizingStep:
     gpus = of.fleet.gpus
-    line = SizingLine("GPUs of this fleet", gpus, "", f"a second, smaller model is worth a look above {MANY_GPUS}")
+    line = SizingLine("GPUs of this fleet", gpus, "", f"a second, smaller model is worth considering above {MANY_GPUS}")
     if gpus <= MANY_GPUS:
         answer = "One model: a second fleet costs more care than it can save here."
     else:

@@ -145,7 +145,7 @@ def batching(of: SizingPlan) -> SizingStep:
     )
     told = ["Continuous batching, chunked prefill."]
     if of.bound:
-        told.append("By the bounds both objectives hold, so nothing says yet that the two must part.")
+        told.append("By the bounds both objectives hold, so no bound requires separate prefill and decode engines.")
     if math.isfinite(load.itl) and load.itl < READING:
         told.append(f"Nobody reads faster than {seconds(READING)} a token: a looser objective there serves more.")
     return SizingStep("Batching and disaggregation", lines, " ".join(told))
@@ -241,7 +241,7 @@ def validate(of: SizingPlan) -> SizingStep:
             "input limit", limit, "tokens", "2 to 3 times the p95 prompt, at the gateway", f"{low} to {high} tokens"
         ),
         *_queue(of),
-        SizingLine("utilisation", DRIFT_USE, "ratio", "below the benchmark's at a like rate: size again", "20 points"),
+        SizingLine("utilization", DRIFT_USE, "ratio", "below the benchmark's at a like rate: size again", "20 points"),
     )
     told = "In the first week of traffic compare with what was measured, at a like mix of lengths (rule CAP05 does)."
     return SizingStep("Guardrails and validation", lines, told)

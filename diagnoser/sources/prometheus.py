@@ -113,7 +113,7 @@ class PrometheusAccess:
             if self.cert_file is not None:
                 load_cert_chain(context, self.cert_file, self.key_file)
         except (OSError, ValueError) as error:
-            raise ServerError(f"the TLS files can not be used: {error}") from error
+            raise ServerError(f"the TLS files cannot be used: {error}") from error
         return context
 
 
@@ -290,10 +290,10 @@ class Prometheus:
         except aiohttp.ClientConnectorError as error:
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.os_error
             raise ServerError(
-                f"{self.access.url} can not be reached ({why}): is it running, and is the port right?"
+                f"{self.access.url} cannot be reached ({why}): is it running, and is the port right?"
             ) from error
         except aiohttp.ClientError as error:
-            raise ServerError(f"{self.access.url} can not be reached: {error}") from error
+            raise ServerError(f"{self.access.url} cannot be reached: {error}") from error
 
     def _read(self, status: int, body: bytes, decode: Callable[[msgspec.Raw], T]) -> T:
         if status in (401, 403):

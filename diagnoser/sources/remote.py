@@ -140,7 +140,7 @@ class RemoteSignals(Signals):
     def why_missing(self, name: str, entity: Labels, span: EvaluationSpan) -> Missing:
         for expr in self._asked_for[name]:
             if expr is not None and (why := self.served.why_failed(self._expanded(expr))):
-                return missing_origin(SERVER, f"the server could not tell: {why}")
+                return missing_origin(SERVER, f"the server could not answer: {why}")
         for metric in self.untold(name, entity, span):
             if why := self.served.dialect.why_not(metric):
                 return missing_origin(AGENT, why)

@@ -163,7 +163,7 @@ def failure(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
         isinstance(error, PermissionError)
     ):
         return HistoryError(
-            "permission", f"{path} can not be opened ({error}): give this user the directory {path.parent}"
+            "permission", f"{path} cannot be opened ({error}): give this user the directory {path.parent}"
         )
     return HistoryError("io_error", f"{path}: {error}: look at the disk and its mount")
 
@@ -192,7 +192,7 @@ def _checked(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
             raise _newer(path, version)
         if version < VERSION:
             raise HistoryError(
-                "older_version", f"{path} is of version {version}: start the agent once, it brings it up to {VERSION}"
+                "older_version", f"{path} is of version {version}: start the agent once to upgrade it to {VERSION}"
             )
     except BaseException:
         connection.close()

@@ -38,7 +38,7 @@ BASELINE_SECONDS, LIMIT_SECONDS = 15.0, 280.0
 PAGES = {
     "Timeline": "Pick a window",
     "Tenants": "No tenant is known",
-    "Cache": "No engine has told of its blocks",
+    "Cache": "No engine has reported its blocks",
     "Requests": "No requests are known",
     "Fleet": "to be paged for",
     "Rules": "What it sees",

@@ -211,7 +211,7 @@ def test_sources_are_switched_and_a_recording_is_sent(url: str, driver: webdrive
 
 def test_a_link_shows_the_same_to_somebody_else(url: str, driver: webdriver.Chrome) -> None:
     visit(driver, f"{url}/?page=cascades&source=demo%3Aheavy_tenant")
-    wait_for(driver, "No engine has told of its blocks")
+    wait_for(driver, "No engine has reported its blocks")
     sound(driver)
 
 
@@ -267,9 +267,9 @@ def test_a_hostile_recording_is_refused_and_its_name_is_text(
     wait_for(driver, "Incidents that ship")
     send(driver, bad)
     choose_upload(driver, "<img")
-    wait_for(driver, "This recording can not be shown")
+    wait_for(driver, "This recording cannot be shown")
     go(driver, "Triage")
-    wait_for(driver, "This recording can not be shown")
+    wait_for(driver, "This recording cannot be shown")
     assert driver.title != "1"
     sound(driver)
 

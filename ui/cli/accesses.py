@@ -37,7 +37,7 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sample", type=float, default=1.0, metavar="SHARE", help="share of blocks to replay, with lru only (1)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sample and of sticky routing (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sample and of sticky routing (0)")
 
 
 def subject(args: argparse.Namespace) -> Lookups:
@@ -87,7 +87,7 @@ def head(of: Lookups, console: Console) -> None:
         f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up"
     )
     share = "an unknown share" if accesses.observed is None else f"{accesses.observed:.0%}"
-    console.print(f"observed: {share} of look-ups ({accesses.learned or 'nothing is known of the rest'})", style="dim")
+    console.print(f"observed: {share} of lookups ({accesses.learned or 'nothing is known of the rest'})", style="dim")
     if (hit := of.recorded_hit_rate) is not None:
         console.print(f"hit when recorded: {hit:.2%}, to be compared with today's size below")
     console.print()

@@ -30,7 +30,7 @@ _TITLES = {
     "running": "requests running",
     "tokens": "prompt tokens a second",
     "cpu": "CPU of the engines",
-    "gpu": "GPU utilisation",
+    "gpu": "GPU utilization",
 }
 
 

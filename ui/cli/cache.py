@@ -86,7 +86,7 @@ def _show(known: CacheReport, source: str, console: Console) -> None:
         show(known, console)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
-            f"{source} reports what this version can not read: use the agent's version of kvitals"
+            f"{source} reports what this version cannot read: use the agent's version of kvitals"
         ) from error
 
 
@@ -143,10 +143,10 @@ def _headline(known: CacheReport) -> Text:
             style="bold yellow",
         )
     if "unknown" in states:
-        return Text("? Too little of the cache is known yet to say what is lost.", style="bold yellow")
+        return Text("? Too little of the cache is known yet to calculate losses.", style="bold yellow")
     if lost:
-        return Text(f"✓ No cascade; {short(lost)} tokens were evicted and wanted again.", style="bold green")
-    return Text("✓ Nothing that was evicted was wanted again.", style="bold green")
+        return Text(f"✓ No cascade; {short(lost)} tokens were evicted and recomputed.", style="bold green")
+    return Text("✓ No evicted block was recomputed.", style="bold green")
 
 
 def _who(blamed: Mapping[str, Any] | None, names: Mapping[str, str]) -> str:
@@ -160,7 +160,7 @@ def _engine(engine: Mapping[str, Any], console: Console) -> None:
     console.print(
         Text(f"{plain(engine['engine'])}  ", style="bold")
         + Text(
-            f"observed {_percent(observed)} of look-ups · confidence {_percent(confidence)} · {looks:,} look-ups"
+            f"observed {_percent(observed)} of lookups · confidence {_percent(confidence)} · {looks:,} lookups"
             + (f", {untold:,} requests not told" if untold else ""),
             style="dim" if observed is not None and observed > 0.9 and confidence == 1 else "yellow",
         )
@@ -180,7 +180,7 @@ def _engine(engine: Mapping[str, Any], console: Console) -> None:
     looked, hit, lost = engine["lookup_tokens"], engine["hit_tokens"], engine["refaulted_tokens"]
     missed = looked - hit
     line = Text(
-        f"  found     {_share(hit, looked)} of {short(looked)} prompt tokens since the start; lost and wanted again: "
+        f"  found     {_share(hit, looked)} of {short(looked)} prompt tokens since the start; evicted and recomputed: "
     )
     line.append(f"{short(lost)}", style="red" if missed and lost > 0.1 * missed else "")
     line.append(f", {_share(lost, missed)} of what was computed" if missed > 0 else "")
@@ -219,7 +219,7 @@ def _curve(engine: Mapping[str, Any], console: Console) -> None:
     curve, pool = engine["curve"], engine["pool_blocks"]
     console.print()
     if curve is None:
-        console.print(Text("  REUSE     too few look-ups yet for a curve", style="dim"))
+        console.print(Text("  REUSE     too few lookups yet for a curve", style="dim"))
         return
     console.print(Text("  REUSE     tokens found by size of the cache", style="bold"))
     columns = bar_columns(console, beside=40, most=WIDTH)

@@ -50,7 +50,7 @@ _STATE_WORDS = {
     "zero": "at zero since the start",
     "stale": "stale",
     "missing": "missing",
-    "off": "off (a flag brings them)",
+    "off": "off (a flag enables them)",
     "newer": "in a newer version",
 }
 LIVE = "3s"
@@ -75,7 +75,7 @@ def add(commands: Any) -> None:
     )
     add_output_options(parser, "the inspection")
     parser.add_argument("--schema", action="store_true", help="the JSON schema of --json, and nothing else")
-    parser.add_argument("-v", "--verbose", action="store_true", help="every family and fact, not only what is amiss")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every family and fact, not only the missing ones")
     add_judging_options(parser)
     prometheus.add_options(parser)
     parser.set_defaults(do=do)

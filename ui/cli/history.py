@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
     _add_range(one)
     one.add_argument("--match", metavar="SELECTOR", help="such as '{engine=\"chat-a\"}' or kvitals_kv_usage_ratio")
     one.add_argument("--format", choices=FORMATS, default="csv", help="csv, parquet, or openmetrics for promtool (csv)")
-    one.add_argument("--out", type=Path, metavar="FILE", help="a new file; standard output where it is not said")
+    one.add_argument("--out", type=Path, metavar="FILE", help="a new file (default: standard output)")
     one.set_defaults(do=do_export)
     one = actions.add_parser("prune", help="take old history out")
     one.add_argument("--before", metavar="T", help="what ended before T (RFC 3339, or -7d: so long ago)")
@@ -201,7 +201,7 @@ def do_export(args: argparse.Namespace) -> int:
 
 def do_prune(args: argparse.Namespace) -> int:
     if not args.before and not args.max_size:
-        raise UsageError("say what is to go: --before T, --max-size SIZE, or both")
+        raise UsageError("choose what to delete: --before T, --max-size SIZE, or both")
     before = round(parse_past(args.before, "--before") * 1000) if args.before else None
     most = _bytes(args.max_size) if args.max_size else None
     path = _path(args)

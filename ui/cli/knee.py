@@ -51,7 +51,7 @@ _BINDS = {
     "slots": "slots",
     "token_budget": "the token budget of a step",
     "deferral": "deferred (adapters, KV on its way)",
-    "room": "slots or KV blocks, it can not be told which",
+    "room": "slots or KV blocks, which one is unknown",
     "arrival": "nothing: it works off what arrives",
     "unknown": "not told",
 }
@@ -87,7 +87,7 @@ def do(args: argparse.Namespace) -> int:
         since = max(of.start, of.end - BINDING_SECONDS)
         bound = {one.entity: one for one in bindings(of.ask, since, of.end, of.gap)}
     if not found:
-        raise UsageError(f"{of.name} knows of no engine that says how many requests it runs")
+        raise UsageError(f"{of.name} has no engine that reports its running requests")
 
     def show_all(console: Console) -> None:
         console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim")

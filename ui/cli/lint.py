@@ -49,12 +49,12 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VERSION",
-        help="the version in use, such as vllm=0.11.2; the newest that is known where it is not said",
+        help="the version in use, such as vllm=0.11.2 (default: the newest known)",
     )
     parser.add_argument(
         "--page", type=Path, action="append", default=[], metavar="FILE", help="a saved /metrics page, for its buckets"
     )
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="of a Grafana service account that may read")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="token of a Grafana account with read access")
     parser.add_argument("--ca-file", type=Path, metavar="FILE", help="who signed the Grafana's certificate (PEM)")
     parser.add_argument("--no-warnings", action="store_true", help="errors alone: what is false, or shows nothing")
     parser.add_argument("--json", action="store_true", help="the report as JSON")

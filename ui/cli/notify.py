@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
         " and hands them on with verdict, numbers and lever to the targets of [notify] in the configuration. On a node"
         " with an agent, `kvitals run` does this itself.",
     )
-    parser.add_argument("--listen", metavar="HOST:PORT", help="for the Alertmanager (127.0.0.1:9479)")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="address for the Alertmanager (127.0.0.1:9479)")
     add_judging_options(parser)
     prometheus.add_options(parser)
     parser.set_defaults(do=do)
@@ -54,7 +54,7 @@ def do(args: argparse.Namespace) -> int:
         )
     config = configuration(args)
     if config.notify is None:
-        raise UsageError("[notify] in kvitals.toml names whom to tell, and there is none: see docs/notify.md")
+        raise UsageError("no receivers: kvitals.toml has no [notify]: see docs/notify.md")
     table = config.notify
     address = parse_address(args.listen, "--listen") if args.listen else table.address
     if not is_loopback(address[0]) and table.token_file is None:
@@ -91,7 +91,7 @@ async def _run(
             await GuardedSite(runner, LISTENERS["notify"], host or None, port).start()
         except OSError as error:
             raise UsageError(
-                f"can not listen on {host}:{port} ({error.strerror}); choose another with --listen"
+                f"cannot listen on {host}:{port} ({error.strerror}); choose another with --listen"
             ) from error
         console = status_console()
         console.print(f"http://{host or '0.0.0.0'}:{port}{PATH}  for webhook_configs of Alertmanager")  # noqa: S104
@@ -108,7 +108,7 @@ def notify_summary(table: NotifyTable) -> str:
     for name, target in table.targets:
         where = f" ({target.url})" if isinstance(target, WebhookTarget | AlertmanagerTarget) else ""
         shown.append(f"{name}{where}: {', '.join(target.severities)}")
-    return f"tells {'; '.join(shown)}. What can not be handed on is in {directory(table) / DEAD}"
+    return f"tells {'; '.join(shown)}. Messages that cannot be sent are in {directory(table) / DEAD}"
 
 
 async def _healthy(_: web.Request) -> web.Response:

@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser, moments: str = "") -> None:
     group.add_argument("--prometheus-ca", type=Path, metavar="FILE", help="who signed the server's certificate (PEM)")
     group.add_argument("--prometheus-cert", type=Path, metavar="FILE", help="our certificate (PEM)")
     group.add_argument("--prometheus-key", type=Path, metavar="FILE", help="its key (PEM)")
-    group.add_argument("--prometheus-timeout", metavar="TIME", help="for one question (30s)")
+    group.add_argument("--prometheus-timeout", metavar="TIME", help="timeout of one query (30s)")
 
 
 def access(args: argparse.Namespace) -> PrometheusAccess:
@@ -157,7 +157,7 @@ _LEAST = ("kvitals_requests_running", "kvitals_requests_waiting", "kvitals_ttft_
 
 
 def _show(there: Presence, console: Console, *, verbose: bool) -> None:
-    table = Table("pool", "engines", "families of all", "of some", "lacks, though another pool has it", box=None)
+    table = Table("pool", "engines", "families of all", "of some", "missing here, present in another pool", box=None)
     for pool, engines in there.engines.items():
         counts = {family: by_pool.get(pool, 0) for family, by_pool in there.families.items()}
         some = sorted(family for family, n in counts.items() if 0 < n < engines)
@@ -171,7 +171,7 @@ def _show(there: Presence, console: Console, *, verbose: bool) -> None:
         for family, of in list(there.absent.items())[: None if verbose else _MOST]:
             console.print(Text(f"  {family}  ").append(_few(of, verbose), "dim"), soft_wrap=True)
         if not verbose and len(there.absent) > _MOST:
-            console.print(f"  and {len(there.absent) - _MOST} more: -v tells all", style="dim")
+            console.print(f"  and {len(there.absent) - _MOST} more: -v lists all", style="dim")
 
 
 _MOST = 12

@@ -72,7 +72,7 @@ def do(args: argparse.Namespace) -> int:
     seconds = parse_duration(args.seconds, "--for")
     every = parse_duration(args.every, "--every")
     if seconds > MAX_SECONDS or every < 0.2:
-        raise UsageError("a recording lasts at most 24 hours and looks at most five times a second")
+        raise UsageError("a recording lasts at most 24 hours and scrapes at most five times a second")
     if args.out.exists():
         raise UsageError(f"{args.out} exists; recordings are not overwritten")
     return asyncio.run(_record(args, seconds, every))
@@ -166,7 +166,7 @@ async def _served(node: Node, listen: str | None) -> AsyncIterator[None]:
         try:
             await GuardedSite(runner, LISTENERS["record"], host, port).start()
         except OSError as error:
-            raise UsageError(f"can not listen on {listen} ({error.strerror}); choose another with --listen") from error
+            raise UsageError(f"cannot listen on {listen} ({error.strerror}); choose another with --listen") from error
         yield
     finally:
         await runner.cleanup()

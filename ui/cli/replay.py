@@ -25,11 +25,11 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
         "--replay", action="store_true", help="replay the recording FILE instead: its verdicts over time, a line each"
     )
     parser.add_argument(
-        "--serve", action="store_true", help="with --replay: serve the recorded pages at real speed, for any other tool"
+        "--serve",
+        action="store_true",
+        help="serve the recorded pages at real speed for any other tool (needs --replay)",
     )
-    parser.add_argument(
-        "--port", type=port_number, default=9478, help="with --serve: first port (9478), one per target"
-    )
+    parser.add_argument("--port", type=port_number, default=9478, help="first port of --serve (9478), one per target")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -55,9 +55,7 @@ def add(commands: Any) -> None:
         metavar="[NAME=]USD",
         help="US dollars an hour of one GPU: 2.50 of all, or H100=2.10 of a kind of hardware, a pool or a model",
     )
-    parser.add_argument(
-        "--gpus", type=float, metavar="N", help="GPUs of an engine that does not tell how many it has (1)"
-    )
+    parser.add_argument("--gpus", type=float, metavar="N", help="GPUs of an engine that does not report its number (1)")
     add_judging_options(parser)
     prometheus.add_options(parser, "--from and --to")
     add_output_options(parser, "the review document")
@@ -77,7 +75,7 @@ def do(args: argparse.Namespace) -> int:
     try:
         files = write(found, args.out)
     except OSError as error:
-        raise UsageError(f"can not write to {args.out}: {error.strerror}; choose another --out") from error
+        raise UsageError(f"cannot write to {args.out}: {error.strerror}; choose another --out") from error
 
     def show(console: Console) -> None:
         for sentence in found.story:
@@ -120,7 +118,7 @@ def _source(args: argparse.Namespace, chosen: Setup, start: float, end: float) -
 def _file(args: argparse.Namespace, chosen: Setup) -> Path:
     file = history_file(Path(args.source) if args.source else None, chosen.config)
     if args.source and Path(args.source).is_file() and file != Path(args.source):
-        raise UsageError(f"{args.source} is no history; of a recording kvitals triage, knee and audit tell")
+        raise UsageError(f"{args.source} is no history; for a recording use kvitals triage or knee")
     if not file.exists():
         raise UsageError(f"no history at {file}: `kvitals run` keeps one; a fleet is reviewed with --prometheus URL")
     return file

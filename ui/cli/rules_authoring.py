@@ -63,7 +63,7 @@ def start(args: argparse.Namespace) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(template.replace(EXAMPLE_CODE, code).replace(EXAMPLE_NAME, name), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"can not write to {args.dir}: {error.strerror}; choose another --dir") from error
+        raise UsageError(f"cannot write to {args.dir}: {error.strerror}; choose another --dir") from error
     print(
         f"{rule}\n{cases}\n"
         f"run its cases:         kvitals rules test {args.dir}\n"

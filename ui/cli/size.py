@@ -44,7 +44,7 @@ the workload   from an agent, a history, a recording or a Prometheus (as `kvital
 the model      by its name in the catalogue, a config.json of Hugging Face's (--model-config), or --dims
 without --gpu  every GPU of the catalogue is tried
 
-Rates that nobody measured are bounds: no instance passes them, so the fleet is the least there can be.
+Rates that were not measured are upper bounds, so the result is the smallest possible fleet.
 
   kvitals size --model "Llama 3.3 70B" --gpu "H100 SXM" --weights fp8 --peak 120 --prompt 1000,3000,8000 --answer 200
   kvitals size http://127.0.0.1:9477 --model "Llama 3.3 70B" --gpu "H100 SXM" --price 2.5
@@ -64,7 +64,7 @@ def add(commands: Any) -> None:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_source(parser, none="what the options say")
+    add_source(parser, none="the options alone")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="a trace in Mooncake's JSONL format, also as .gz")
     _add_workload(parser.add_argument_group("the workload"))
     _add_machine(parser.add_argument_group("the model and the hardware"))
@@ -80,12 +80,12 @@ def _add_workload(group: Any) -> None:
     group.add_argument("--rate", metavar="RATE", help="requests a second on average, for the cost of a token")
     group.add_argument("--prompt", metavar="MEAN[,P95[,P99]]", help="tokens of a prompt")
     group.add_argument("--answer", metavar="MEAN[,P95[,P99]]", help="tokens of an answer")
-    group.add_argument("--hits", metavar="SHARE", help="of prompt tokens that the prefix cache has (0)")
+    group.add_argument("--hits", metavar="SHARE", help="share of prompt tokens that the prefix cache has (0)")
     group.add_argument("--batch", action="store_true", help="nobody waits: no objectives")
 
 
 def _add_machine(group: Any) -> None:
-    group.add_argument("--model", metavar="NAME", help="of the catalogue; it is listed when there is no such one")
+    group.add_argument("--model", metavar="NAME", help="model of the catalogue; an unknown name prints the list")
     group.add_argument("--model-config", type=Path, metavar="FILE", help="the model's config.json")
     group.add_argument(
         "--dims",
@@ -94,7 +94,7 @@ def _add_machine(group: Any) -> None:
         metavar="NAME=N",
         help=f"a dimension, also several with commas: {', '.join(DIMENSIONS)}",
     )
-    group.add_argument("--gpu", metavar="NAME", help="of the catalogue")
+    group.add_argument("--gpu", metavar="NAME", help="GPU of the catalogue")
     group.add_argument(
         "--weights", metavar="FORMAT", help=f"format of the weights: {', '.join(WEIGHTS)} (as the model is published)"
     )
@@ -107,7 +107,7 @@ def _add_machine(group: Any) -> None:
     group.add_argument(
         "--price",
         metavar="USD",
-        help="of one GPU for an hour (as configured for the review, else the catalogue's median)",
+        help="price of a GPU hour (default: [review], else the catalogue's median)",
     )
 
 
@@ -116,20 +116,20 @@ def _add_known(group: Any) -> None:
     group.add_argument("--c-max", metavar="N", help="requests at a time at which the objective is passed")
     group.add_argument("--prefill-rate", metavar="RATE", help="prompt tokens a second of a GPU that only prefills")
     group.add_argument("--decode-rate", metavar="RATE", help="tokens a second of a GPU that only decodes")
-    group.add_argument("--compute", metavar="SHARE", help="of the arithmetic's peak that is reached (1, the bound)")
-    group.add_argument("--bandwidth", metavar="SHARE", help="of the memory's bandwidth that is reached (1, the bound)")
+    group.add_argument("--compute", metavar="SHARE", help="attained share of the peak arithmetic (1, the bound)")
+    group.add_argument("--bandwidth", metavar="SHARE", help="attained share of the memory bandwidth (1, the bound)")
     group.add_argument(
-        "--overhead", metavar="SHARE", help="of a GPU's memory, that the engine may not use (0, the bound)"
+        "--overhead", metavar="SHARE", help="share of GPU memory that the engine does not use (0, the bound)"
     )
     group.add_argument(
-        "--activations", metavar="GB", help="of all GPUs together, as the engine reports them (0, the bound)"
+        "--activations", metavar="GB", help="activations of all GPUs, as the engine reports them (0, the bound)"
     )
     group.add_argument(
         "--max-num-batched-tokens", metavar="N", help="tokens of a step, for the estimate (as vLLM chooses for the GPU)"
     )
     group.add_argument("--max-num-seqs", metavar="N", help="requests of a step, for the estimate (likewise)")
     group.add_argument(
-        "--gpu-memory-utilization", metavar="SHARE", help=f"of a GPU's memory, for the estimate ({UTILIZATION:g})"
+        "--gpu-memory-utilization", metavar="SHARE", help=f"share of GPU memory, for the estimate ({UTILIZATION:g})"
     )
     group.add_argument("--front-end", default="0", metavar="TIME", help="before the engine, of the first token (0)")
     group.add_argument("--network", metavar="GB/S", help=f"between prefill and decode ({NETWORK / 1e9:g})")
@@ -370,7 +370,7 @@ def _model(args: argparse.Namespace, found: ObservedLoad) -> Model:
     except CatalogueError as error:
         if not args.model:
             raise UsageError(
-                f"{found.source}: its model {found.model} is not in the catalogue; say what it is with --model NAME,"
+                f"{found.source}: its model {found.model} is not in the catalogue; choose --model NAME,"
                 " --model-config FILE or --dims"
             ) from error
         raise UsageError(f"{error}. Or give --model-config FILE, or --dims") from error

@@ -52,7 +52,7 @@ def lines(report: TailReport, names: Mapping[str, str], columns: int = BAR_WIDTH
         if phase.share is None or abs(phase.share) >= LEAST:
             yield _phase(phase, columns)
     if report.queue_has_transfer:
-        yield Text("  the queue's part may be KV transfer, which can not be told apart here", style="dim")
+        yield Text("  the queue phase may include KV transfer", style="dim")
     yield from _behind(report, names)
     for group in GROUPS:
         oftener = [value for value in report.groups.get(group, ()) if _is_telling(value)]
@@ -91,7 +91,7 @@ def _behind(report: TailReport, names: Mapping[str, str]) -> Iterable[Text]:
     measure = "tokens held" if report.behind.measure == "token_seconds" else "time"
     told = [one for one in report.behind.occupants if one.tenant not in (UNKNOWN, OTHER)][:SHOWN]
     if not told:
-        yield _named("waited behind", "requests of nobody knows whom")
+        yield _named("waited behind", "requests without a tenant")
         return
     shares = ", ".join(f"{_tenant(one.tenant, names)} {one.share:.0%}" for one in told)
     own = f"; {report.behind.own:.0%} was their own tenant's" if report.behind.own is not None else ""

@@ -36,19 +36,19 @@ _DEFAULT = TapTable()
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "tap",
-        description="Passes all requests on as they are, measures those for work, and tells the agent of each. What"
-        " is not given here is as [tap] in the configuration says.",
+        description="Forwards all requests unchanged, measures generation requests, and reports each to the agent."
+        " Options that are not given come from [tap] in the configuration.",
     )
     parser.add_argument("--upstream", metavar="URL", help="the engine or router behind the tap")
-    parser.add_argument("--listen", metavar="HOST:PORT", help=f"for clients ({_DEFAULT.listen})")
-    parser.add_argument("--admin", metavar="HOST:PORT", help=f"for the tap's own /metrics ({_DEFAULT.admin})")
-    parser.add_argument("--agent", metavar="URL", help="the agent that is told (the configured one on this node)")
-    parser.add_argument("--no-agent", action="store_true", help="tell no agent; only /metrics")
+    parser.add_argument("--listen", metavar="HOST:PORT", help=f"address for clients ({_DEFAULT.listen})")
+    parser.add_argument("--admin", metavar="HOST:PORT", help=f"address of the tap's own /metrics ({_DEFAULT.admin})")
+    parser.add_argument("--agent", metavar="URL", help="agent for the records (default: the configured one)")
+    parser.add_argument("--no-agent", action="store_true", help="report to no agent; serve only /metrics")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="a bearer token for the agent")
     parser.add_argument(
         "--cert-file", type=Path, metavar="FILE", help="TLS for clients: the certificate, with its chain"
     )
-    parser.add_argument("--key-file", type=Path, metavar="FILE", help="and its key")
+    parser.add_argument("--key-file", type=Path, metavar="FILE", help="private key of --cert-file")
     parser.add_argument(
         "--router", action="store_true", default=None, help="the upstream is a router: which engine serves is unknown"
     )
@@ -65,7 +65,7 @@ def add(commands: Any) -> None:
         "--session-id",
         action="store_true",
         default=None,
-        help="set X-Session-ID to what stands for tenant and session, so that KV events tell of them",
+        help="set X-Session-ID to the pseudonyms of tenant and session, so that KV events carry them",
     )
     parser.add_argument(
         "--keep-traceparent",
@@ -73,9 +73,11 @@ def add(commands: Any) -> None:
         default=None,
         help="pass a given traceparent on as it is, rather than with the tap's span as the engine's parent",
     )
-    parser.add_argument("--max-connections", type=int, metavar="N", help=f"of clients ({_DEFAULT.max_connections})")
     parser.add_argument(
-        "--drain", metavar="TIME", help=f"for requests under way to end when stopped ({_DEFAULT.drain:.0f}s)"
+        "--max-connections", type=int, metavar="N", help=f"client connections ({_DEFAULT.max_connections})"
+    )
+    parser.add_argument(
+        "--drain", metavar="TIME", help=f"time for running requests to end after a stop ({_DEFAULT.drain:.0f}s)"
     )
     add_config_option(parser)
     parser.set_defaults(do=do)
@@ -100,7 +102,7 @@ async def _run(settings: TapSettings, config: Config) -> None:
     try:
         await tap.open()
     except OSError as error:
-        raise UsageError(f"can not listen ({error.strerror}); choose others with --listen and --admin") from error
+        raise UsageError(f"cannot listen ({error.strerror}); choose others with --listen and --admin") from error
     listen, admin = (":".join(map(str, address)) for address in (settings.listen, settings.admin or ("", 0)))
     told = settings.agent or "nobody"
     scheme = "https" if settings.tls else "http"
@@ -130,7 +132,7 @@ def _settings(args: argparse.Namespace, config: Config) -> TapSettings:
     except ValueError as error:
         raise UsageError(f"--upstream {error}") from None
     if args.router and (args.engine or args.role):
-        raise UsageError("--router says that the engine is unknown; leave --engine and --role away, or --router")
+        raise UsageError("--router means that the engine is unknown: remove --router, or --engine and --role")
     if not 1 <= args.max_connections <= MAX_CONNECTIONS:
         raise UsageError(f"--max-connections must be from 1 to {MAX_CONNECTIONS}")
     if len(args.engine) > MAX_ID or not args.engine.isprintable():

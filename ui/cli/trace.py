@@ -73,7 +73,7 @@ def add(commands: Any) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--slowest", type=int, metavar="N", help="the slowest requests that are kept, and why")
     which.add_argument("--newest", type=int, metavar="N", help="the newest requests")
-    parser.add_argument("--tenant", default="", metavar="T", help="of this tenant alone, by what stands for it")
+    parser.add_argument("--tenant", default="", metavar="T", help="only this tenant, by its pseudonym")
     which.add_argument(
         "--flame",
         action="store_true",
@@ -84,12 +84,12 @@ def add(commands: Any) -> None:
         dest="format",
         choices=("text", "folded", "speedscope"),
         default="text",
-        help="of --flame: text, or what flamegraph.pl (folded) or speedscope.app reads",
+        help="format of --flame: text, folded (flamegraph.pl) or speedscope",
     )
     parser.add_argument(
         "--from", dest="from_", metavar="MOMENT", help="--flame of a recording: requests ended from here"
     )
-    parser.add_argument("--at", metavar="MOMENT", help="--flame of a recording: and up to here (its end)")
+    parser.add_argument("--at", metavar="MOMENT", help="--flame of a recording: end of the window (default: its end)")
     parser.add_argument(
         "--minus", metavar="A..B", help="--flame of a recording: what changed since the time from A to B"
     )

@@ -133,7 +133,7 @@ def _history(path: Path | None, args: argparse.Namespace) -> Triage:
 
 def _since_change(source: ChangeSource, args: argparse.Namespace) -> Triage:
     if args.at or (args.from_ and not args.to and args.source and not Path(args.source[0]).is_dir()):
-        raise UsageError("--since-change looks at the end of a recording, or of history until --to")
+        raise UsageError("--since-change reads the end of a recording, or of history until --to")
     judged = since_change(source)
     if judged.damage:
         status_console().print(judged.damage, style="yellow")
@@ -147,7 +147,7 @@ def _since_change_there(args: argparse.Namespace) -> Triage:
     url = parse_url(args.source[0])
     if args.at or args.from_ or args.to:
         raise UsageError(
-            f"{url} tells what came of its latest change; of an earlier one its history does, on its own node:"
+            f"{url} reports the effect of its latest change; for an earlier change read its history on its own node:"
             " kvitals triage --since-change --to T"
         )
     access = prometheus.access(argparse.Namespace(**{**vars(args), "prometheus": url}))

@@ -30,7 +30,7 @@ MAX_UPLOAD_MEGABYTES = 1024
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "web",
-        description="Serves the web page. It is reachable from this machine alone unless --address says otherwise.",
+        description="Serves the web page. Only this machine can reach it, unless --address opens it to others.",
     )
     parser.add_argument(
         "source", nargs="?", default="", metavar="URL|FILE", help="an agent (this node's) or a recording"
@@ -41,9 +41,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--address", default=page_process.ADDRESS, metavar="IP", help=f"({page_process.ADDRESS})")
     parser.add_argument("--password-file", type=Path, metavar="FILE", help="viewers must know what is in it")
     parser.add_argument(
-        "--identity-header", default="", metavar="NAME", help="set by a proxy on this machine, or nobody"
+        "--identity-header", default="", metavar="NAME", help="header with the viewer, set by a proxy on this machine"
     )
-    parser.add_argument("--max-upload", type=int, default=64, metavar="MB", help="of a recording that is sent (64)")
+    parser.add_argument("--max-upload", type=int, default=64, metavar="MB", help="size of an uploaded recording (64)")
     add_judging_options(parser)
     parser.set_defaults(do=do)
 

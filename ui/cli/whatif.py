@@ -26,10 +26,10 @@ from kvitals.ui.formats import short
 MAX_ROWS = 1000
 
 DESCRIPTION = """\
-Replays recorded block accesses with other memory, routing or eviction, and says what would have hit.
+Replays recorded block accesses with other memory, routing or eviction, and prints the hit rate of each.
 
-capacities are of one node, as blocks (1953), tokens (3000000t), a multiple of today's (2x, which is what FP8 instead of
-16-bit KV brings) or endless (inf).
+capacities are of one node, as blocks (1953), tokens (3000000t), a multiple of today's (2x, the gain of FP8 over 16-bit
+KV) or endless (inf).
 
 routings      round-robin; least-loaded (fewest prompt tokens not worked off yet); sticky (by a hash of the session,
               guessed from the prompts' beginnings where unknown); prefix (the node that holds most of the prompt,
@@ -86,7 +86,7 @@ def do(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace, of: Lookups) -> ReplayPlan:
     if args.capacity is None and of.today is None:
-        raise UsageError("say what to try: --capacity 10000,3000000t,inf, or --today SIZE for 1x,2x,inf of that")
+        raise UsageError("choose capacities: --capacity 10000,3000000t,inf, or --today SIZE for 1x,2x,inf of that")
     if args.prefill_rate is not None and not 0 < args.prefill_rate < 1e9:
         raise UsageError(f"--prefill-rate {args.prefill_rate:g}: write prompt tokens a second, above 0")
     capacities = [parse_capacity(text, of) for text in (args.capacity or "1x,2x,inf").split(",")]
@@ -169,7 +169,7 @@ def _foot(of: Lookups, rows: Sequence[ReplayRow], base: ReplayRow, args: argpars
     if len(rows) > 1:
         notes.append("saved: the share of the base's prefill work, and of its GPU-hours, that is not done any more")
     if args.prefill_rate is not None:
-        notes.append("seconds saved, and TTFT on average, are of prefill alone; shorter queues bring more")
+        notes.append("seconds saved, and TTFT on average, are of prefill alone; shorter queues save more")
     if args.sample < 1:
         notes.append("±: 95% interval for the chance of sampling")
     if of.guesses_sessions(rows):

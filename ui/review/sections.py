@@ -98,15 +98,15 @@ def _went(review: Review) -> Iterator[Block]:
     total = ("all", "", hours(all_), share(1.0), usd(review.total.usd))
     yield DataTable(("part", "", "GPU-hours", "share", "cost"), [*rows, total], text=2, total=True)
     yield Text(
-        "An engine runs many requests at once, and no metric says which kernel was for whom. Busy time is shared out:"
+        "An engine runs many requests at once, and no metric attributes a kernel to a request. Busy time is shared out:"
         " what aborted requests took by their number, prefill and decode by the requests' time in each, prefill done"
         " twice by its share of the computed tokens, rejected drafts by their share of the decoded positions.",
         small=True,
     )
     trap = review.trap
     if trap.used is not None:
-        nvml = f"; NVML's utilisation says {share(trap.gpu_utilization)}" if trap.gpu_utilization is not None else ""
-        verdict = "This is the utilisation trap: below 40 %." if trap.trapped else ""
+        nvml = f"; NVML's utilization reads {share(trap.gpu_utilization)}" if trap.gpu_utilization is not None else ""
+        verdict = "This is the utilization trap: below 40 %." if trap.trapped else ""
         better = (
             f" At 70 % a million output tokens would cost {usd(trap.usd_at_target)}"
             f" instead of {usd(review.total.usd_per_million_output)}."
@@ -213,14 +213,14 @@ def _incidents(review: Review) -> Iterator[Block]:
     for row in one.rows:
         by_code.setdefault((row.code, ", ".join(row.explained_by[:2])), []).append(row)
     yield DataTable(
-        ("what", "where", "severity", "times", "longest", "told after", "in time", "lost or late"),
+        ("what", "where", "severity", "times", "longest", "detected after", "in time", "lost or late"),
         [_incident(rows, explained) for (_, explained), rows in by_code.items()],
         text=3,
     )
     more = f" {one.not_listed} more are not listed." if one.not_listed else ""
     yield Text(
-        f"From the {one.source}.{more} Told after: from the beginning of the trouble until it was said, the middle of"
-        " its times; the rules wait on purpose. In time: first tokens within the objective meanwhile. Lost or late: the"
+        f"From the {one.source}.{more} Detected after: median time from the start of an incident to its"
+        " detection; the rules wait on purpose. In time: TTFT within the objective meanwhile. Lost or late: the"
         " larger of busy GPU-hours whose tokens were not made, against the same engines' busy hours without one,"
         " and those whose first tokens came too late.",
         small=True,
@@ -352,7 +352,7 @@ def _cache(review: Review) -> Iterator[Block]:
     if one.attainable is not None and one.attainable_gpu_hours is not None:
         money = f", {usd(one.attainable_usd)}" if one.attainable_usd is not None else ""
         yield Text(
-            f"Of the look-ups that the block ledger knows ({share(one.known_share)}), {share(one.known_hit_ratio)}"
+            f"Of the lookups that the block ledger knows ({share(one.known_share)}), {share(one.known_hit_ratio)}"
             f" were found and {share(one.attainable)} could be, in caches that forget nothing; that would save"
             f" {hours(one.attainable_gpu_hours)} GPU-hours{money}."
         )
@@ -389,7 +389,7 @@ def _basis(review: Review) -> Iterator[Block]:
         text=3,
     )  # fmt: skip
     assumed = (
-        f"; {gpus.assumed_engines} of {coverage.engines} engines do not tell, {gpus.assumed_each:g} each is assumed"
+        f"; {gpus.assumed_engines} of {coverage.engines} engines do not report, {gpus.assumed_each:g} each is assumed"
         if gpus.assumed_engines
         else ", as NVML tells them"
     )

@@ -29,7 +29,7 @@ def admit_viewer(settings: PageSettings) -> bool:
         return True
     wanted = _password(Path(settings.password_file))
     if not wanted:
-        _refuse("The password can not be read", f"{settings.password_file} is not there, or is empty.")
+        _refuse("The password cannot be read", f"{settings.password_file} is not there, or is empty.")
         return False
     with st.form("password", width=420):
         st.markdown("### :material/lock: kvitals")

@@ -80,7 +80,7 @@ def main() -> None:
     try:
         settings = read()
     except SettingsError as error:
-        header.failure_text("The page can not start", str(error))
+        header.failure_text("The page cannot start", str(error))
         return
     if not access.admit_viewer(settings):
         st.navigation([st.Page(lambda: None, title="kvitals")], position="hidden").run()

@@ -93,4 +93,4 @@ def _read(path: Path, arguments: Sequence[str]) -> bytes:
 
 
 def _failed(arguments: Sequence[str], why: str, todo: str) -> Failure:
-    return Failure("That can not be told", why, todo, (f"kvitals {arguments[0]} --help",))
+    return Failure("Not available", why, todo, (f"kvitals {arguments[0]} --help",))

@@ -104,7 +104,7 @@ def show_page_error(error: Exception) -> None:
     failure(
         Failure(
             "This page failed",
-            f"{type(error).__name__}: what the source told is not as this page expects it; its log says where.",
+            f"{type(error).__name__}: the source's answer is not what this page expects; the page's log has the place.",
             "The other pages go on. Use the same version of kvitals for the agent and for this page.",
             ("kvitals version",),
         )

@@ -79,7 +79,7 @@ def _setup(encoded: str) -> Setup:
         slo = msgspec.structs.replace(config.slo, **{f"{n}_seconds": v for n, v in settings.slo.items()})
     except (ConfigError, KnowledgeError, ValueError, TypeError) as error:
         raise UnansweredError(
-            Failure("The configuration can not be used", str(error), "Mend it and start the page again.")
+            Failure("The configuration cannot be used", str(error), "Fix it and start the page again.")
         ) from error
     sources = dict.fromkeys(settings.slo, "command line")
     return Setup(known, msgspec.structs.replace(config, slo=slo), sources, directories)

@@ -35,7 +35,7 @@ async def one(name: str, excused: dict[str, str]) -> bool:
                 told.said = [f"{error}; {excused[name]}"]
             else:
                 told.broken.append(
-                    f"can not run here: {error}. Give it that, or list it in {NOT_RUN.name}, with a reason"
+                    f"cannot run here: {error}. Give it that, or list it in {NOT_RUN.name}, with a reason"
                 )
         except StageError as error:
             told.broken.append(str(error))

@@ -44,7 +44,7 @@ async def prometheus(stage: Stage, told: Told) -> None:
     told.said.append(f"it hangs: “{_last(said)}” after {took:.1f} s")
     await server.kill()
     status, said, took = await _triage(stage, port)
-    told.expect(status == 3 and "can not be reached" in said, f"a Prometheus that is away: {status}: {said[-300:]}")
+    told.expect(status == 3 and "cannot be reached" in said, f"a Prometheus that is away: {status}: {said[-300:]}")
     told.said.append(f"it is away: “{_last(said)}”")
     await _prometheus(stage, port, agent.port)
     await asyncio.sleep(5.0)

@@ -142,7 +142,7 @@ def tried(change: str, seed: int, out: Path, kvitals: Sequence[str]) -> Tried:
     capture = out / f"{old.name}-{seed}.kvcap"
     accesses = replayed(capture).ledger.accesses()
     if accesses is None:
-        raise LabError(f"{capture} has no look-ups")
+        raise LabError(f"{capture} has no lookups")
     sent = driven(json.loads(_calls(old, seed, out).read_text())["requests"])
     return Tried(
         change=change,

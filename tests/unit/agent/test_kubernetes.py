@@ -316,7 +316,7 @@ async def test_many_strange_pods_are_told_of_shortly(api: Api, config: Kubernete
     api.pods = [pod(f"p{n}", ports={}) for n in range(30)]
     notes = (await Pods(config).list()).notes
     assert len(notes) == kubernetes.MAX_NOTES + 1
-    assert notes[-1] == "and 20 pods more that can not be targets"
+    assert notes[-1] == "and 20 more pods that cannot be targets"
 
 
 async def test_pages_are_followed_and_a_lost_place_is_begun_again(api: Api, config: Kubernetes) -> None:
@@ -367,13 +367,13 @@ async def test_nothing_there(config: Kubernetes, tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     (tmp_path / "binary").write_bytes(b"\xff\x00")
     for changes, says in (
-        ({"server": "https://127.0.0.1:1"}, "can not be reached"),
+        ({"server": "https://127.0.0.1:1"}, "cannot be reached"),
         ({"server_ca_file": tmp_path / "other.crt"}, "check server_ca_file"),
         ({"server_ca_file": tmp_path / "none"}, "no certificates in server_ca_file"),
         ({"server_ca_file": tmp_path / "token"}, "no certificates in server_ca_file"),
         ({"token_file": tmp_path / "none"}, "automountServiceAccountToken"),
         ({"token_file": tmp_path / "empty"}, "no token: .*empty is empty"),
-        ({"token_file": tmp_path / "binary"}, "no token: .*binary can not be read: not plain text"),
+        ({"token_file": tmp_path / "binary"}, "no token: .*binary cannot be read: not plain text"),
     ):
         with pytest.raises(KubernetesError, match=says):
             await Pods(changed(config, **changes)).list()

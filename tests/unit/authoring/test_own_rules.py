@@ -62,7 +62,7 @@ def test_a_case_that_fails_is_named_with_its_line_and_with_what_is_so(
     assert lines == [
         f"{cases}:5: OWN07: twice as many wait as we want: must be fired, is clear: waiting avg is 5 requests, not"
         " above 10 requests",
-        f"{cases}:12: OWN07: some wait, as they do: must say 'waiting avg is 3 requests, not above 10 requests', says"
+        f"{cases}:12: OWN07: some wait, as they do: must contain 'waiting avg is 3 requests, not above 10 requests', is"
         " 'waiting avg is 2 requests, not above 10 requests'",
         "4 cases of 1 rule: 2 problems",
     ]

@@ -52,7 +52,7 @@ def test_every_text_of_the_example_is_to_be_written(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "a name that says nothing": ("name: too-many-wait", "name: queue-alert", "4: name: `alert` says nothing"),
+    "a name that says nothing": ("name: too-many-wait", "name: queue-alert", "4: name: `alert` has no meaning here"),
     "a title that ends with a stop": ("than we want", "than we want.", "5: title: 75 characters at most"),
     "a condition on no signal": (
         "kvitals:waiting_avg > $waiting",
@@ -68,12 +68,12 @@ WRONG = {
     "a number without a reason": (
         'why: "by our own measure, this and no other"',
         'why: "ok"',
-        "12: params: say why `$waiting` is 10",
+        "12: params: state why `$waiting` is 10",
     ),
     "a page that says other numbers": (
         "more than 10 (`$waiting`)",
         "more than 12 (`$waiting`)",
-        "page: says 12 of `$waiting`, which is 10",
+        "page: states 12 of `$waiting`, which is 10",
     ),
     "a page that names what there is not": (
         "more than 10 (`$waiting`)",
@@ -112,7 +112,7 @@ WRONG = {
         "explains: [LAT01, GPU01]",
         "16: explains: GPU01 is of a node, which nothing of an engine explains",
     ),
-    "a symptom about nothing": ("kind: cause", "kind: symptom", "8: kind: a symptom says what it is `about`"),
+    "a symptom about nothing": ("kind: cause", "kind: symptom", "8: kind: a symptom names what it is `about`"),
     "a preview in the core": ("kind: cause", "kind: cause\ncore: true", "core: a core rule is stable"),
     "a lever twice": (
         "lever: data-parallel-scale-out",

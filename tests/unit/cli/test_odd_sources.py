@@ -34,11 +34,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     [
         (["triage", NOTHING], 2, f"{NOTHING}: no such file, and no host of that name"),
         (["check", NOTHING], 2, f"{NOTHING}: no such file, and no host of that name"),
-        (["review", str(DEMO), "--out", "x"], 2, "is no history; of a recording kvitals triage, knee and audit tell"),
-        (["size", str(DEMO)], 2, "its model tiny is not in the catalogue; say what it is with --model NAME"),
+        (["review", str(DEMO), "--out", "x"], 2, "is no history; for a recording use kvitals triage or knee"),
+        (["size", str(DEMO)], 2, "its model tiny is not in the catalogue; choose --model NAME"),
         (["size", "--model-config", "/no/such", "--peak", "1"], 2, "/no/such: cannot be read: No such file"),
         (["trace", "x", "http://127.0.0.1:1"], 3, "no agent answers at http://127.0.0.1:1: connection refused"),
-        (["knee", "http://127.0.0.1:1"], 3, "can not be reached (Connection refused): is it running"),
+        (["knee", "http://127.0.0.1:1"], 3, "cannot be reached (Connection refused): is it running"),
     ],
 )
 def test_what_is_not_what_was_meant(

@@ -148,7 +148,7 @@ def test_what_explains_the_slow_ones_in_words(reports: list[TailReport]) -> None
 
 def test_too_few_to_compare_is_said() -> None:
     (told,) = lines(Recent([], T, T + 1).explain("e2e"), {})
-    assert told.plain == "Slow from end to end: not known why, no request told its time"
+    assert told.plain == "Slow from end to end: not known why, no request reported its time"
 
 
 def test_a_recording_of_slow_requests_says_why_before_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,7 +137,7 @@ def test_a_trace_without_reuse(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     ("options", "told"),
     [
         ("--capacity 2x", "today's capacity is not known; give it with --today BLOCKS"),
-        ("", "say what to try"),
+        ("", "choose capacities"),
         ("--capacity 0", "--capacity 0: not a capacity"),
         ("--capacity 1e30", "not a capacity"),
         ("--capacity 5,,6", "not a capacity"),

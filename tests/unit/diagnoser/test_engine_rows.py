@@ -64,7 +64,7 @@ def test_an_engine_that_nobody_can_judge_yet_is_not_healthy() -> None:
     first, _ = span_of(heavy)
     (row,) = judge(heavy, setup(), Moments(at=first + 5)).document.engines
     assert row.healthy is None
-    assert row.verdict.startswith("Could not tell")
+    assert row.verdict.startswith("Unknown")
 
 
 def test_an_unreachable_engine_is_the_one_that_is_named() -> None:

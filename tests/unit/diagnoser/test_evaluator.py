@@ -175,7 +175,7 @@ def test_no_engine_is_not_health() -> None:
     span = EvaluationSpan(1000.0)
     document = triage(judge, judge.judge(span), span, DocumentSource("live", "x"))
     assert document.healthy is None
-    assert document.verdict == "Could not tell: no engine was seen."
+    assert document.verdict == "Unknown: no engine was seen."
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_a_query_that_fails_is_that_querys(server: Server) -> None:
 def test_an_unreachable_server_ends_all_at_once() -> None:
     with (
         Prometheus(PrometheusAccess("http://127.0.0.1:9")) as client,
-        pytest.raises(ServerError, match="can not be reached"),
+        pytest.raises(ServerError, match="cannot be reached"),
     ):
         client.ask([PrometheusQuery("up", 1.0)] * 100)
     assert client.asked <= 4

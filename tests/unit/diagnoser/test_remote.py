@@ -120,7 +120,7 @@ def test_a_refused_query_is_unknown_with_the_servers_reason() -> None:
     found = judge_with_past(Judge(KNOWLEDGE, signals), signals, span)
     (bound,) = [j for j in found if j.rule.code == "SCH01"]
     assert bound.outcome == "unknown"
-    assert "the server could not tell: too many samples" in bound.reason
+    assert "the server could not answer: too many samples" in bound.reason
 
 
 def test_the_distance_of_samples_is_measured_and_the_window_follows() -> None:

@@ -254,7 +254,7 @@ async def test_a_collector_that_was_away() -> None:
         await until(lambda: out.status().state == "failed")
         status = out.status()
         assert (status.reason, status.waiting) == ("not_delivered", 1)
-        assert f"http://127.0.0.1:{port}/v1/traces does not take traces (" in status.message
+        assert f"http://127.0.0.1:{port}/v1/traces refuses traces (" in status.message
         assert "refused" in status.message
         assert "[otlp_out]" in status.message
         async with over_http(port) as collector:

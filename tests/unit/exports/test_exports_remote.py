@@ -86,7 +86,7 @@ async def test_a_client_must_show_a_certificate_where_that_is_asked_for(tmp_path
 def test_the_table_must_say_who_may_call() -> None:
     assert build({"remote": BASE | {"token_file": "t"}}).remote is not None
     assert Config().remote is None
-    with pytest.raises(ConfigError, match="say who may call"):
+    with pytest.raises(ConfigError, match="restrict the callers"):
         build({"remote": BASE})
     with pytest.raises(ConfigError, match="key_file"):
         build({"remote": {"listen": ":9443", "cert_file": "tls.crt", "token_file": "t"}})

@@ -231,7 +231,7 @@ def test_an_older_file_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(schema.MIGRATIONS, schema.VERSION - 1, fails)
     with pytest.raises(sqlite3.OperationalError):
         schema.open_for_writing(tmp_path / FILE)
-    with pytest.raises(HistoryError, match="brings it up"):
+    with pytest.raises(HistoryError, match="to upgrade it to"):
         HistoryReader(tmp_path / FILE).select(EVERYTHING, 0, 1)
     added = "CREATE TABLE more (id INTEGER)"
     monkeypatch.setitem(schema.MIGRATIONS, schema.VERSION - 1, lambda c: c.execute(added) and None)

@@ -62,7 +62,7 @@ def ledger() -> EngineLedger:
         (BlocksStored(tuple(range(1, MOST + 1)), None, 16), BlocksRemoved(tuple(range(1, MOST + 1)))),
         (*chain_of_sessions(4_000), BlocksCleared()),
     ],
-    ids=["look-ups behind each other", "one prompt", "its removal", "its removal from the front", "all cleared"],
+    ids=["lookups behind each other", "one prompt", "its removal", "its removal from the front", "all cleared"],
 )
 def test_a_batch_of_the_largest_size_is_fed_in_short_steps(events: tuple[Event, ...]) -> None:
     longest, _ = taken(ledger(), events)

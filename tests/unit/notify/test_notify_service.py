@@ -350,7 +350,7 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_is_begun(tmp_path: Path, caps
 def test_a_directory_has_one_process(tmp_path: Path) -> None:
     first, second = Spool(tmp_path), Spool(tmp_path)
     first.open()
-    with pytest.raises(SpoolError, match="another process hands on the messages"):
+    with pytest.raises(SpoolError, match="another process sends the messages"):
         second.open()
     first.put(b"{}", 1.0)
     first.close()
@@ -522,4 +522,4 @@ async def test_a_certificate_that_is_none_is_said(full_cache: Triage, tmp_path: 
     async with running(table(tmp_path, target), full_cache) as (notifier, url):
         await post(url, body(alert("LAT01")))
         told = await settled(notifier, waiting=1)
-        assert "none.pem can not be used" in told.last_error
+        assert "none.pem cannot be used" in told.last_error

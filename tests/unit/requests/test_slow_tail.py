@@ -142,7 +142,7 @@ def test_a_phase_that_was_shorter_in_the_tail_is_below_0() -> None:
 @pytest.mark.parametrize(
     ("records", "why"),
     [
-        ([], "no request told its time"),
+        ([], "no request reported its time"),
         (mixture(40, 4, queue=4.0), "too few"),
         (mixture(10, 4, queue=4.0), "too few"),
         (mixture(200, 0), "0 slow"),

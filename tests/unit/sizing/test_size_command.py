@@ -127,7 +127,7 @@ HUGE = ("--model", "Meta-Llama-3.1-405B", "--peak", "2", "--answer", "300")
     [
         (("--prompt", "2000", "--tp", "1"), "the weights do not fit", "more GPUs (--tp, --pp)"),
         (("--prompt", "20000000"), "H100 NVL 94GB: TP2 x PP16, room for 0 of 1 sequences", "shorter prompts"),
-        (("--prompt", "2000", "--tp", "3"), "128 heads, 8 of KV, can not be spread so", ""),
+        (("--prompt", "2000", "--tp", "3"), "128 heads, 8 of KV, cannot be spread so", ""),
     ],
 )
 def test_what_no_gpu_serves_has_a_reason_and_what_to_change(

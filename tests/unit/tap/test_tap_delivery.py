@@ -149,7 +149,7 @@ async def test_a_token_that_can_not_be_read_is_told_with_its_file(tmp_path: Path
             to.add(part("a"))
             await until(lambda: not to.reaches_agent)
             await to.close()
-    assert [line["why"] for line in logs] == [f"{tmp_path / 'token'} can not be read: No such file or directory"]
+    assert [line["why"] for line in logs] == [f"{tmp_path / 'token'} cannot be read: No such file or directory"]
     assert agent.tokens == []
 
 

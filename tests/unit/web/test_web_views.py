@@ -83,7 +83,7 @@ def test_the_cache_says_what_another_size_would_find() -> None:
     said = words(app)
     assert "found in the cache\n50.0%" in said and "30.3 k tokens" in said
     assert "today: 192 blocks, by the model 49.9%" in said
-    assert "100% of look-ups observed · confidence 100% · 1,005 look-ups" in said
+    assert "100% of lookups observed · confidence 100% · 1,005 lookups" in said
     slider = app.select_slider(key="size-engine-engine")
     slider.set_value(len(slider.options) - 1)
     moved = words(sound(app.run()))
@@ -132,7 +132,7 @@ def test_what_if_refuses_what_can_not_be(capacities: str) -> None:
     app = run("what-if", source=CASCADE)
     app.text_input[0].set_value(capacities)
     next(b for b in app.button if b.label == "Replay").click()
-    assert "That can not be replayed" in words(sound(app.run()))
+    assert "Replay failed" in words(sound(app.run()))
 
 
 def test_a_rule_is_read_and_tried() -> None:
@@ -165,10 +165,10 @@ def test_a_recording_without_blocks_and_requests(page: str) -> None:
     said = words(run(page, source=HEAVY))
     wanted = {
         "tenants": "No tenant is known",
-        "cache": "No engine has told of its blocks",
-        "cascades": "No engine has told of its blocks",
+        "cache": "No engine has reported its blocks",
+        "cascades": "No engine has reported its blocks",
         "requests": "No requests are known",
-        "what-if": "No look-up of a cache is known",
+        "what-if": "No lookup of a cache is known",
     }
     assert wanted.get(page, "") in said
 

@@ -73,7 +73,7 @@ class AgentSource:
         if self._history is None:
             raise UnansweredError(
                 Failure(
-                    "The past can not be judged from here",
+                    "Past states cannot be diagnosed from here",
                     "It takes the agent's history, which only a page on the agent's machine can read.",
                     "Go back to now, or ask on that machine.",
                     (f"kvitals triage --from={_written(look.start)} --to={_written(look.end)}",),
@@ -119,14 +119,14 @@ class AgentSource:
             now = self.findings(None)
             fired = [*now.causes, *now.symptoms, *now.telemetry, *now.notes]
             happened += [happening_of(f, now.window.end, now.window.end) for f in fired]
-            why = "Findings that are over are in the agent's history, which this page can not read."
+            why = "Findings that are over are in the agent's history, which this page cannot read."
             return PastEvents([one for one in happened if one.start <= end and (one.end or one.start) >= start], why)
         try:
             with HistoryReader(self._history).reading() as connection:
                 told = list(event_log.events(connection, start, end))
                 found = list(event_log.episodes(connection, start, end))[-MAX_EPISODES:]
         except (HistoryError, DamagedError) as error:
-            return PastEvents(happened, f"The agent's history can not be read: {error}")
+            return PastEvents(happened, f"The agent's history cannot be read: {error}")
         happened += [Happening("event", e.kind, e.t, entity=_place(e.entity), text=e.text) for e in told]
         return PastEvents([*happened, *(_episode(one) for one in found)])
 

@@ -186,9 +186,9 @@ class Recording:
 
 
 NO_LOOKUPS = Failure(
-    "No look-up of a cache is known",
-    "What-if replays look-ups, and those come from the KV events that engines publish.",
-    "Switch KV events on (kvitals check says how), and record anew or let the agent listen.",
+    "No lookup of a cache is known",
+    "What-if replays lookups, and those come from the KV events that engines publish.",
+    "Enable KV events (kvitals check names the flag), then record again or let the agent listen.",
     ("kvitals check",),
 )
 
@@ -196,7 +196,7 @@ NO_LOOKUPS = Failure(
 def unusable(name: str, why: str) -> Failure:
     """A file that can not be shown."""
     return Failure(
-        "This recording can not be shown",
+        "This recording cannot be shown",
         f"{name}: {why}.",
         "Choose another one under Sources. A recording is made with kvitals record.",
         ("kvitals record http://HOST:8000 --out incident.kvcap --for 60s",),

@@ -10,9 +10,9 @@ def no_blocks() -> None:
     """No engine told of its blocks: what would make them tell."""
     settings = source_registry.knowledge().levers["kv-events-replay"].settings
     header.show_empty(
-        "No engine has told of its blocks",
-        "So nothing is known of what caches hold, what they lost, and who paid for whom. KV events tell; they need a"
-        " flag and a restart of the engine. Under Sources, the incident “eviction cascade” has them.",
+        "No engine has reported its blocks",
+        "So the content of the caches, their evictions and the blame between tenants are unknown. KV events report"
+        " them; they need a flag and a restart of the engine. Under Sources, the incident “eviction cascade” has them.",
         *(f"{one.system}: {one.flag} {' '.join(one.value.split())}" for one in settings),
     )
 

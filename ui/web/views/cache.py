@@ -58,8 +58,8 @@ def _figures(engine: Mapping[str, Any]) -> None:
     )
     observed = "an unknown share" if engine["observed"] is None else f"{engine['observed']:.0%}"
     untold = sum(engine["unobserved"].values())
-    words = f"{observed} of look-ups observed · confidence {engine['confidence']:.0%} · " + (
-        f"{sum(engine['accesses'].values()):,} look-ups" + (f", {untold:,} requests not told" if untold else "")
+    words = f"{observed} of lookups observed · confidence {engine['confidence']:.0%} · " + (
+        f"{sum(engine['accesses'].values()):,} lookups" + (f", {untold:,} requests not told" if untold else "")
     )
     st.caption(literal(words))
     if engine["confidence"] < 1 or engine["observed"] is None or engine["observed"] < 0.9:
@@ -87,7 +87,7 @@ def _curve(curve: Mapping[str, Any] | None, pool: int | None, block_tokens: int,
     """What caches of other sizes would find, with today's and one that is picked."""
     st.markdown("### What another size would find")
     if curve is None:
-        st.caption("Too few look-ups yet for a curve.")
+        st.caption("Too few lookups yet for a curve.")
         return
     sizes, rates, errors = curve["capacity_blocks"], curve["token_hit_rate"], curve["error"]
     today = sizes.index(pool) if pool in sizes else None
@@ -113,7 +113,7 @@ def _curve(curve: Mapping[str, Any] | None, pool: int | None, block_tokens: int,
     marks += [{"blocks": sizes[today], "what": "today"}] if today is not None else []
     right.altair_chart(_drawn(rows, marks), width="stretch", key=f"curve-{key}")
     st.caption(
-        "of an LRU cache for the look-ups that were seen; one shared cache finds no less than its parts"
+        "of an LRU cache for the recorded lookups; one shared cache finds no less than its parts"
         + (f" · {curve['references']:,} block references, sampled at {curve['sample_rate']:g}")
     )
 

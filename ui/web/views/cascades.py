@@ -46,7 +46,7 @@ def show(place: str, look: PageWindow | None) -> None:
     if not found:
         header.show_empty(
             "No eviction cascade" + (" in this window" if look is not None else ""),
-            "Blocks that are wanted again are not thrown out in numbers. What was lost is on the Cache page.",
+            "Few evicted blocks are requested again. What was lost is on the Cache page.",
         )
         return
     for one in found[:MAX_SHOWN]:
@@ -95,7 +95,7 @@ def _rows(one: Mapping[str, Any], end: float) -> tuple[list[dict[str, Any]], lis
                 "start": stage["began"],
                 "end": end,
                 "label": f"+{stage['began'] - one['began']:.0f} s  {what}" + (" (was so)" if stage["before"] else ""),
-                "text": f"could be told {stage['said'] - stage['began']:.0f} s later",
+                "text": f"was detectable {stage['said'] - stage['began']:.0f} s later",
                 "where": one["engine"],
                 "from": f"{stage['began'] - one['began']:.0f} s after it began",
             }

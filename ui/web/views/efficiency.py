@@ -49,7 +49,7 @@ def show(place: str, look: PageWindow | None) -> None:
             "US dollars an hour of a GPU", max_chars=MAX_TEXT, key="review-price", help=PRICE, placeholder="2.50"
         )
         each = gpus.text_input(
-            "GPUs of an engine that does not tell", max_chars=MAX_TEXT, key="review-gpus", placeholder="1"
+            "GPUs of an engine that does not report them", max_chars=MAX_TEXT, key="review-gpus", placeholder="1"
         )
         asked = st.form_submit_button("Review", type="primary", icon=":material/summarize:")
     if asked:

@@ -50,7 +50,7 @@ def show(place: str, look: PageWindow | None) -> None:
             _tail(report, found)
     st.markdown(f"### {count(len(requests), 'request')}: what the time went into")
     st.altair_chart(_waterfalls([told.record for told in requests]), width="stretch", key="waterfalls")
-    st.caption("Phases one after another, as each was told by whoever saw it; gray is not accounted for.")
+    st.caption("Phases one after another, as its source reports them; gray is unattributed time.")
     _one(requests)
 
 

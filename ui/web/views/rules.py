@@ -72,7 +72,7 @@ def outcomes(triage: Triage) -> dict[str, list[str]]:
     for out in triage.ruled_out:
         told.setdefault(out.code, []).append(f"ruled out on {out.entity}: {out.because}")
     for finding in triage.unknown:
-        told.setdefault(finding.code, []).append(f"could not tell on {finding.entity.title}: {finding.reason}")
+        told.setdefault(finding.code, []).append(f"unknown on {finding.entity.title}: {finding.reason}")
     for finding in triage.muted:
         told.setdefault(finding.code, []).append(f"muted on {finding.entity.title}: {finding.muted}")
     return told
@@ -169,7 +169,7 @@ def _trial(rule: Rule, known: Knowledge, place: str, look: PageWindow | None) ->
     else:
         st.markdown(f"{what} the condition holds nowhere in this window.")
     lasts = f"when it held for {rule.for_}" if rule.for_ != "0s" else "at once"
-    st.caption(f"The condition alone: the rule fires {lasts}, and says “unknown” where a signal lacks.")
+    st.caption(f"The condition alone: the rule fires {lasts}, and is “unknown” where a signal is missing.")
     for name in known.needs(rule)[:6]:
         signal = known.signals[name]
         found = data.series(place, f"{SIGNAL_PREFIX}{name}", window.start, window.end)

@@ -56,7 +56,7 @@ def show(place: str, look: PageWindow | None) -> None:
     kept = st.session_state.get(_ANSWER)
     if kept is None or kept[0] != place:
         if not asked:
-            st.caption("Nothing was sized yet. What nobody measured is a bound, and said to be one.")
+            st.caption("Nothing was sized yet. A figure that was not measured is a bound, and is marked as one.")
         return
     _plan(kept[1], kept[2])
 
@@ -93,7 +93,7 @@ def _workload(place: str) -> list[str]:
     st.toggle(
         literal(f"What is left empty, as seen at: {source_registry.place_name(place)}"),
         key="size-seen",
-        help="Rates, lengths, hits and C_max of the source that is looked at.",
+        help="Rates, lengths, hits and C_max of the selected source.",
     )
     return _texts(_FIELDS)
 

@@ -46,8 +46,8 @@ def show(place: str, look: PageWindow | None) -> None:
     if not rows and not series:
         header.show_empty(
             "No tenant is known",
-            "Whose a request is, is told by a header, an attribute of spans, or a request log; the tap, OpenTelemetry"
-            " or a log tells it (docs/tenants.md). What caches do for tenants needs KV events besides.",
+            "The tenant of a request comes from a header, an attribute of spans, or a request log; the tap,"
+            " OpenTelemetry or a log reports it (docs/tenants.md). Figures of caches by tenant also need KV events.",
             "kvitals tap --upstream http://127.0.0.1:8000",
         )
         return
@@ -129,7 +129,7 @@ def _fairness(place: str, window: PageWindow) -> None:
         return
     figures = [(name, f"{found[i]:.2f}" if i in found else "unknown", what) for i, (name, what) in INDICES.items()]
     header.figures(figures, key="fairness")
-    st.caption("How even tenants fare: what each found over what it could have found, in the last quarter of an hour.")
+    st.caption("Fairness between tenants: found over attainable tokens of each, in the last 15 minutes.")
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
@@ -141,14 +141,14 @@ def _table(rows: list[dict[str, Any]]) -> None:
             "looked up": tables.number("compact", "prompt tokens"),
             "found": tables.share("of what was looked up"),
             "could find": tables.share("with an endless cache of its own"),
-            "of that": tables.number("percent", "found over could find, at most all: it may find what others stored"),
+            "of that": tables.number("percent", "found over attainable, 100 % at most"),
             "lost": tables.number("compact", "tokens evicted and computed again"),
             "cost others": tables.number("compact", "tokens that others lost to its blocks"),
             "holds": tables.number("compact", "tokens in the cache now"),
         },
     )
     if len(rows) > TOP:
-        st.caption(f"the {TOP} with most look-ups of {len(rows):,}; all: kvitals cache --json")
+        st.caption(f"the {TOP} with most lookups of {len(rows):,}; all: kvitals cache --json")
 
 
 def _reached(rows: list[dict[str, Any]]) -> None:

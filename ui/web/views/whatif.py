@@ -55,7 +55,7 @@ def show(place: str, look: PageWindow | None) -> None:
         rate = first.number_input(
             "Prompt tokens a node computes in a second", min_value=0.0, value=0.0, help="for times; 0: not known"
         )
-        sample = second.select_slider("Share of blocks looked at", [1.0, 0.5, 0.2, 0.1, 0.05, 0.01], value=1.0)
+        sample = second.select_slider("Share of blocks sampled", [1.0, 0.5, 0.2, 0.1, 0.05, 0.01], value=1.0)
         asked = st.form_submit_button("Replay", type="primary", icon=":material/play_arrow:")
     if asked or linked:
         try:
@@ -65,7 +65,7 @@ def show(place: str, look: PageWindow | None) -> None:
                 st.session_state["what-if-answer"] = (place, of.today, plan, what_if(of.accesses, plan))
         except (UsageError, SampleError, ValueError) as error:
             st.session_state.pop("what-if-answer", None)
-            header.show_empty("That can not be replayed", str(error))
+            header.show_empty("Replay failed", str(error))
             return
     kept = st.session_state.get("what-if-answer")
     if kept is None or kept[0] != place:
@@ -105,7 +105,7 @@ def _about(of: Lookups) -> None:
         f"{len(accesses):,} requests in {lasted:,.0f} s, {int(accesses.tokens.sum()):,} prompt tokens, "
         f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up."
     )
-    st.caption(literal(f"observed: {observed} of look-ups ({accesses.learned or 'nothing is known of the rest'})"))
+    st.caption(literal(f"observed: {observed} of lookups ({accesses.learned or 'nothing is known of the rest'})"))
 
 
 def _plan(
@@ -226,5 +226,5 @@ def _notes(of: Lookups, plan: ReplayPlan, rows: Sequence[ReplayRow]) -> list[str
     if plan.rate < 1:
         notes.append("±: two standard errors of the sample's chance.")
     if plan.prefill_rate is not None:
-        notes.append("Seconds, and TTFT on average, are of prefill alone; shorter queues bring more.")
+        notes.append("Seconds, and TTFT on average, are of prefill alone; shorter queues save more.")
     return notes
