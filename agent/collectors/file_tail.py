@@ -144,7 +144,7 @@ class Tail:
             for count, entry in enumerate(entries):
                 if count >= MAX_ENTRIES:
                     self.problems.append(
-                        f"{self.path.parent}: has more than {MAX_ENTRIES}entries; the rest were not read. Give the"
+                        f"{self.path.parent}: has more than {MAX_ENTRIES} entries; the rest were not read. Give the"
                         " log a folder of its own"
                     )
                     return
