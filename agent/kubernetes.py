@@ -172,7 +172,7 @@ class Pods:
                     listing = _Listing(session, where, headers, tls, config, fields)
                     pods += await listing.all()
         except TimeoutError:
-            raise KubernetesError(f"{server} did not answer within {config.timeout:g} s; will ask again") from None
+            raise KubernetesError(f"{server} did not answer within {config.timeout:g} s; kvitals retries") from None
         except aiohttp.ClientConnectorCertificateError as error:
             raise KubernetesError(
                 f"{server}: its certificate is not one of {config.server_ca_file} ({error.certificate_error});"
@@ -229,7 +229,7 @@ class _Listing:
         try:
             return await self._pages()
         except _PassedError:
-            raise KubernetesError(f"{self.where} changes faster than it can be listed; will ask again") from None
+            raise KubernetesError(f"{self.where} changes faster than it can be listed; kvitals retries") from None
 
     async def _pages(self) -> list[_Pod]:
         pods: list[_Pod] = []
@@ -274,9 +274,9 @@ class _Listing:
             401: f"HTTP 401: the token in {self.config.token_file} has expired or is not of this cluster",
             403: f"HTTP 403: kvitals may not list pods; {_GIVE}",
             404: "HTTP 404: this is no Kubernetes API; check server",
-            429: "HTTP 429: the API is overloaded; will ask again",
+            429: "HTTP 429: the API is overloaded; kvitals retries",
         }
-        return KubernetesError(f"{self.where}: {means.get(status, f'HTTP {status}; will ask again')}")
+        return KubernetesError(f"{self.where}: {means.get(status, f'HTTP {status}; kvitals retries')}")
 
 
 def _found(pods: Sequence[_Pod], config: Kubernetes) -> DiscoveredPods:

@@ -144,9 +144,7 @@ def _carried(found: ObservedLoad, several: list[Steps], objectives: Mapping[str,
                 best, found.littles_gap = limit, point.littles_gap
     if best is not None and best.concurrency is not None:
         found.usable, found.c_max = best.requests, best.concurrency.value
-        found.doubts.append(
-            "an instance carries what these engines were seen to carry at their objective, on their hardware"
-        )
+        found.doubts.append("an instance has the capacity that these engines had at their objective, on their hardware")
 
 
 def _lengths(of: TimeseriesSource, family: str, seconds: str) -> Lengths | None:

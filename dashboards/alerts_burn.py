@@ -107,7 +107,7 @@ def burn_alerts(knowledge: Knowledge, options: Options) -> Iterator[dict[str, An
                     "window": burn.long,
                 },
                 "annotations": {
-                    "summary": f"Late {objective.of} spend their budget {burn.factor:g} times too fast: "
+                    "summary": f"Slow {objective.of} spend the error budget {burn.factor:g} times too fast: "
                     + entity(rule.scope),
                     "description": _description(rule, objective, burn, knowledge),
                     **links(code, rule.scope, rule.group, options),

@@ -90,9 +90,9 @@ GUARDS = (
         "1m",
         "page",
         "engine",
-        "An engine is gone with requests on it",
-        "Requests ran on it when it was seen last; others of its pool go on. It crashed, was killed before its requests"
-        " were done, or its page no longer answers. An engine that ends idle fires nothing.",
+        "Engine is gone while requests ran on it",
+        "Requests ran on it in its last scrape; other engines of its pool still run. It crashed, was killed"
+        " before its requests ended, or its page no longer answers. An engine that stops while idle fires no alert.",
     ),
     AlertGuard(
         "pool-gone",
@@ -104,9 +104,9 @@ GUARDS = (
         "1m",
         "page",
         "pool",
-        "No engine of a pool is left, and requests ran on it",
-        "Its engines are down or gone, and what watched them is there. A pool that was scaled to zero while idle fires"
-        " nothing.",
+        "Pool has no engine left, while requests ran on it",
+        "Its engines are down or gone; the agents that watched them still run. A pool that was scaled to"
+        " zero while idle fires no alert.",
     ),
     AlertGuard(
         "agent-gone",
@@ -114,9 +114,10 @@ GUARDS = (
         "5m",
         "page",
         "node",
-        "A node's agent is gone, and requests ran on its engines",
-        "The agent is down or cannot be scraped, or the node is lost. Nothing is known of its engines; no other alert"
-        " can fire on them. A gap of less than 5 minutes fires nothing.",
+        "Agent of a node is gone, while requests ran on its engines",
+        "The agent is down or cannot be scraped, or the node is lost. The state of its engines is unknown; no other"
+        " alert can fire on them."
+        " A gap of less than 5 minutes fires no alert.",
     ),
     AlertGuard(
         "all-gone",
@@ -124,7 +125,7 @@ GUARDS = (
         "5m",
         "page",
         "fleet",
-        "No engine is left, and requests ran on some",
+        "No engine is left, while requests ran on some",
         "All engines are gone, or Prometheus scrapes nothing. A fleet that was scaled to zero while idle fires"
         " nothing.",
     ),
@@ -145,8 +146,8 @@ GUARDS = (
         "ticket",
         "fleet",
         "This Prometheus has seen no engine for an hour",
-        "No series of kvitals_target_up: no agent is scraped, or the rules that make it of the engines' pages are not"
-        " loaded.",
+        "No series of kvitals_target_up: no agent is scraped, or the recording rules that derive it from engine"
+        " pages are not loaded.",
     ),
     AlertGuard(
         "signals-not-recorded",
@@ -156,7 +157,7 @@ GUARDS = (
         "fleet",
         "The signals of engines are not recorded",
         "{{ $value }} engines have no kvitals:target_up: the recording rules are not loaded or fail, so that no other"
-        " alert can fire. Look at the rules' page of this Prometheus.",
+        " alert can fire. Open the Rules page of this Prometheus.",
     ),
 )
 """`{firing}` stands for: this alert fires already. So it holds until the engine is back, however long ago it ended."""

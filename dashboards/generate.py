@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--monitor", choices=("pod", "service"), default=usual.monitor,
-        help=f"what the Prometheus Operator selects agents by: their pods or their Services ({usual.monitor})",
+        help=f"resource that the Prometheus Operator selects agents by: pods or Services ({usual.monitor})",
     )  # fmt: skip
     parser.add_argument(
         "--alerts", choices=("core", "extended"), default=usual.alerts,

@@ -230,7 +230,7 @@ class CaptureReader:
         """MAGIC to header JSON."""
         magic = self._read(len(MAGIC))
         if not magic:
-            raise CaptureError(f"{self._name} is empty: was `kvitals record` ended before its first look?")
+            raise CaptureError(f"{self._name} is empty: was `kvitals record` ended before its first cycle?")
         if magic != MAGIC:
             raise CaptureError(f"{self._name} is not a kvitals capture (.kvcap)")
         try:

@@ -164,7 +164,7 @@ def _read_parts(body: bytes) -> PartsRecord | web.Response:
         return refusal(400, "source must be a name of small letters, digits, _ and -, such as tap")
     bad = next((i for i, part in enumerate(record.parts) if not is_bounded(part)), None)
     if bad is not None:
-        return refusal(400, f"part {bad} has a text that is too long, too many ids or phases, or a time that is none")
+        return refusal(400, f"part {bad} has a text that is too long, too many ids or phases, or an invalid time")
     return record
 
 

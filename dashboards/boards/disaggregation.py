@@ -25,7 +25,7 @@ _SIDES = BoardRow(
     (
         TablePanel(
             title="Prefill and decode engines: role and load",
-            question="Which side is each engine, how busy?",
+            question="Which role does each engine have, and how busy is it?",
             width=10,
             lines=(
                 PanelLine(gauge("kvitals_engine_info", "role", unit="count"), "there"),
@@ -67,7 +67,7 @@ _SIDES = BoardRow(
                 ),
             ),
             stacked=True,
-            note="Mean seconds of a request that decoded, all chosen engines together. Time that nobody accounts for is"
+            note="Mean seconds per request with decode, over all selected engines. Time that nobody accounts for is"
             " `unattributed`.",
             exemplars=True,
         ),
@@ -89,7 +89,7 @@ _TRANSFER = BoardRow(
         ),
         LinePanel(
             title="KV transfer throughput",
-            question="How many bytes a second are moved?",
+            question="How many bytes per second do transfers move?",
             lines=(
                 engine_signal("transfer_bytes_per_second", "{{engine}} moved"),
                 engine_signal("transfer_speed", "{{engine}} within a transfer"),
@@ -99,7 +99,7 @@ _TRANSFER = BoardRow(
         ),
         LinePanel(
             title="KV transfers in flight",
-            question="How many transfers are under way at once?",
+            question="How many transfers run at once?",
             lines=(engine_signal("transfers_in_flight"),),
             judged=ConditionQuery("PDX05", "transfers_in_flight", "busy"),
         ),
@@ -135,13 +135,13 @@ _TRANSFER = BoardRow(
         ),
         Heat(
             title="KV transfer size heat map",
-            question="How are transfers' sizes spread?",
+            question="How are transfer sizes distributed?",
             lines=(PanelLine(buckets("kvitals_transfer_size_bytes", "bytes"), "{{le}}"),),
             note="All chosen engines together.",
         ),
         LinePanel(
             title="KV transfer time and size: p99 to p50",
-            question="Is the tail longer than that of sizes?",
+            question="Is the tail of times longer than the tail of sizes?",
             lines=(
                 engine_signal("transfer_tail", "{{engine}} time, p99 over median"),
                 engine_signal("transfer_size_spread", "{{engine}} size, p99 over median"),
@@ -151,7 +151,7 @@ _TRANSFER = BoardRow(
         ),
         LinePanel(
             title="TTFT share of KV transfer",
-            question="How much of a first token is transfer?",
+            question="Which share of TTFT is transfer?",
             lines=(engine_signal("request_transfer_share"),),
             judged=ConditionQuery("PDX09", "request_transfer_share", "most"),
             highest=1,
@@ -164,7 +164,7 @@ _DECODE = BoardRow(
     (
         LinePanel(
             title="External prefix cache hit rate",
-            question="What part of the prompts came from elsewhere?",
+            question="Which share of prompt tokens came from another engine or store?",
             lines=(
                 PanelLine(
                     share("kvitals_external_prefix_hit_tokens_total", "kvitals_external_prefix_query_tokens_total"),
@@ -175,7 +175,7 @@ _DECODE = BoardRow(
         ),
         LinePanel(
             title="Requests waiting for KV by stage",
-            question="Who waits for KV, and where?",
+            question="How many requests wait for KV, at which stage?",
             lines=(
                 PanelLine(
                     gauge("kvitals_requests_kv_fetch", "stage", unit="requests", of="sum"), "{{engine}} {{stage}}"
@@ -199,6 +199,6 @@ _DECODE = BoardRow(
 BOARD = Board(
     "disaggregation",
     "Prefill, decode and transfer",
-    "Are prefill and decode as busy, does the KV get from one to the other, and what does that cost?",
+    "Are prefill and decode equally busy, does KV reach decode, and what does the transfer cost?",
     (_SIDES, _TRANSFER, _DECODE),
 )

@@ -12,19 +12,19 @@ _YIELD = BoardRow(
     (
         LinePanel(
             title="Tokens per GPU-hour",
-            question="How many tokens does an hour of a GPU give?",
+            question="How many tokens does a GPU hour generate?",
             lines=(engine_signal("tokens_per_gpu_hour"),),
-            note="Generated tokens at the present pace. Needs the agent on the node; absent where engines share a GPU.",
+            note="Generated tokens at the current rate. Needs the agent on the node; absent where engines share a GPU.",
         ),
         LinePanel(
             title="Token throughput: prompt and generation",
-            question="How many tokens go in and come out?",
+            question="How many prompt and output tokens per second?",
             lines=tokens(),
             unit="suffix:tokens/s",
         ),
         LinePanel(
             title="Energy per generated token",
-            question="How much power does a generated token take?",
+            question="How much energy does a generated token take?",
             lines=(
                 PanelLine(
                     share(
@@ -34,7 +34,7 @@ _YIELD = BoardRow(
                 ),
             ),
             unit="joule",
-            note="All GPUs of a node over all tokens of its engines, idle GPUs included.",
+            note="Energy of all GPUs of a node, idle ones included, divided by the tokens of its engines.",
         ),
     ),
 )
@@ -90,20 +90,20 @@ _WASTE = BoardRow(
         ),
         LinePanel(
             title="Prefix cache hits missed",
-            question="How much of what could be found is not found?",
+            question="Which share of attainable hits is missed?",
             lines=(engine_signal("hits_to_win"),),
             unit="percentunit",
             by=("PFX01",),
         ),
         LinePanel(
             title="GPU time saved by twice the KV blocks",
-            question="What GPU time would twice the blocks save?",
+            question="How much GPU time would twice the KV blocks save?",
             lines=(engine_signal("doubled_saving"),),
             judged=ConditionQuery("EFF05", "doubled_saving", "saving"),
         ),
         LinePanel(
             title="Prefill share of request time",
-            question="What part of requests' time is prefill?",
+            question="Which share of request time is prefill?",
             lines=(engine_signal("prefill_time_share"),),
             highest=1,
         ),
@@ -123,11 +123,11 @@ _KNEE = BoardRow(
             ),
             unit="suffix:times",
             by=("CAP01",),
-            note="The last ten minutes over twenty minutes before. Load that grows alone is past the knee.",
+            note="The last 10 minutes divided by the 20 before. Past the knee load grows and throughput does not.",
         ),
         LinePanel(
             title="Little's law: running and accounted requests",
-            question="Is anything in it that it does not count?",
+            question="Does the engine run requests that it does not count?",
             lines=(
                 engine_signal("measured_concurrency", "{{engine}} counted"),
                 engine_signal("residence_concurrency", "{{engine}} by Little's law"),
@@ -146,7 +146,7 @@ _KNEE = BoardRow(
         ),
         LinePanel(
             title="Slot and KV cache usage",
-            question="How much of slots and cache is used?",
+            question="Which share of slots and KV blocks is used?",
             lines=(
                 engine_signal("running_per_slot", "{{engine}} slots"),
                 engine_signal("kv_usage_avg", "{{engine}} KV"),
@@ -167,7 +167,7 @@ _KNEE = BoardRow(
         ),
         LinePanel(
             title="Forward pass occupancy",
-            question="How much of the time do forward passes run?",
+            question="Which share of the time do forward passes run?",
             lines=(PanelLine(gauge("kvitals_forward_occupancy_ratio", unit="ratio"), "{{engine}}"),),
             highest=1,
         ),

@@ -12,7 +12,7 @@ _LOAD = BoardRow(
     (
         LinePanel(
             title="Running requests and slots (max_num_seqs)",
-            question="How many requests run, and how many could?",
+            question="How many requests run, of how many slots?",
             lines=(
                 engine_signal("running_avg", "{{engine}} running"),
                 PanelLine(SignalQuery("slots"), "{{engine}} slots", "faint"),
@@ -21,7 +21,7 @@ _LOAD = BoardRow(
         ),
         LinePanel(
             title="Waiting requests (queue) by reason",
-            question="Who waits, and for what?",
+            question="How many requests wait, and for what?",
             lines=(
                 engine_signal("waiting_capacity_avg", "{{engine}} for room"),
                 engine_signal("waiting_deferred_avg", "{{engine}} for something else"),
@@ -61,7 +61,7 @@ _FULL = BoardRow(
         ),
         LinePanel(
             title="Prefix cache hit rate",
-            question="How much of the prompts is found?",
+            question="Which share of prompt tokens hits the cache?",
             lines=(engine_signal("prefix_hit_ratio"),),
             judged=ConditionQuery("PFX01", "prefix_hit_ratio", "hits"),
             highest=1,
@@ -92,7 +92,7 @@ _STEPS = BoardRow(
         ),
         LinePanel(
             title="Step token budget usage",
-            question="How much of a step's token budget is used?",
+            question="Which share of a step's token budget is used?",
             lines=(engine_signal("step_budget_used"),),
             by=("SCH05", "SCH06"),
             highest=1,
@@ -105,7 +105,7 @@ _RANKS = BoardRow(
     (
         LinePanel(
             title="DP rank token imbalance",
-            question="How unlike are ranks' shares of a step?",
+            question="How unequal are the ranks' shares of a step?",
             lines=(
                 PanelLine(
                     mean("kvitals_dp_token_imbalance", unit="ratio"),
@@ -126,7 +126,7 @@ _RANKS = BoardRow(
         ),
         LinePanel(
             title="Scheduler idle time",
-            question="How long is the scheduler without work?",
+            question="How long does the scheduler have no work?",
             lines=(PanelLine(rate("kvitals_scheduler_idle_seconds_total", unit="ratio"), "{{engine}}"),),
             highest=1,
         ),
@@ -148,7 +148,7 @@ _PROCESSES = BoardRow(
         ),
         LinePanel(
             title="CPU throttling and memory pressure",
-            question="Is it kept from its CPU or its memory?",
+            question="Does the engine wait for CPU or memory?",
             lines=(
                 engine_signal("engine_run_delay", "{{engine}} ready and not run"),
                 engine_signal("engine_cpu_throttled", "{{engine}} stopped by its CPU limit"),
@@ -159,7 +159,7 @@ _PROCESSES = BoardRow(
         ),
         LinePanel(
             title="Process memory (RSS)",
-            question="How much memory do its processes hold?",
+            question="How much memory do the engine's processes hold?",
             lines=(
                 PanelLine(
                     gauge("kvitals_engine_process_resident_bytes", "part", unit="bytes", of="sum"),
@@ -200,11 +200,11 @@ _CONFIGURED = BoardRow(
         ),
         TablePanel(
             title="Engine configuration",
-            question="With which numbers is it configured?",
+            question="What is its configuration?",
             lines=(PanelLine(gauge("kvitals_engine_fact", "fact", unit="count"), "value"),),
             units=("none",),
             matrix=("engine", "fact"),
-            note="A setting that is not known has no column. Sources may differ: the largest is shown.",
+            note="An unknown setting has no column. If sources differ, the largest value is shown.",
             width=24,
             height=6,
         ),
@@ -214,6 +214,6 @@ _CONFIGURED = BoardRow(
 BOARD = Board(
     "engines",
     "Engines and ranks",
-    "What does each engine and rank run, what waits, does it make progress, and how is it configured?",
+    "What does each engine and rank run, how many requests wait, does it progress, and how is it configured?",
     (_LOAD, _FULL, _STEPS, _RANKS, _PROCESSES, _CONFIGURED),
 )

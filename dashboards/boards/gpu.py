@@ -24,15 +24,15 @@ _WORK = BoardRow(
     (
         LinePanel(
             title="GPU utilization",
-            question="In what share of time does any kernel run?",
+            question="In which share of the time does a kernel run?",
             lines=(_gpu("utilization_ratio", "ratio"),),
             by=("GPU03",),
-            note="One thread on one multiprocessor all the time is 100 %: look how much of the GPU is at work.",
+            note="One thread on one multiprocessor counts as 100 %: compare with the share of the GPU that works.",
             highest=1,
         ),
         LinePanel(
             title="GPU SM, tensor and DRAM activity",
-            question="How much of the GPU is at work?",
+            question="Which share of the GPU works?",
             lines=(
                 _gpu("sm_active_ratio", "ratio", "multiprocessors {{gpu}}"),
                 _gpu("tensor_active_ratio", "ratio", "tensor cores {{gpu}}"),
@@ -62,7 +62,7 @@ _POWER = BoardRow(
     (
         LinePanel(
             title="GPU power",
-            question="How much power does it draw?",
+            question="How much power does the GPU draw?",
             lines=(
                 _gpu("power_watts", "count"),
                 _gpu("power_limit_watts", "count", "limit {{gpu}}", "faint"),
@@ -80,7 +80,7 @@ _POWER = BoardRow(
         ),
         LinePanel(
             title="GPU clocks",
-            question="How fast are its clocks?",
+            question="How fast are the GPU's clocks?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -110,7 +110,7 @@ _POWER = BoardRow(
         ),
         States(
             title="GPU throttle reasons",
-            question="What lowers its clocks now?",
+            question="What lowers the clocks now?",
             lines=(
                 PanelLine(
                     gauge("kvitals_gpu_throttle", "gpu", "reason", unit="bool", scope="node"), "{{reason}} {{gpu}}"
@@ -130,7 +130,7 @@ _POWER = BoardRow(
                 ),
             ),
             unit="watt",
-            note="Measured energy over time, so power without its sampling.",
+            note="Energy counter over time: exact mean power.",
         ),
     ),
 )
@@ -140,13 +140,13 @@ _MEMORY = BoardRow(
     (
         LinePanel(
             title="GPU memory used",
-            question="How much of its memory is taken?",
+            question="How much GPU memory is allocated?",
             lines=(
                 _gpu("memory_used_bytes", "bytes", "used {{gpu}}"),
                 _gpu("memory_total_bytes", "bytes", "all {{gpu}}", "faint"),
             ),
             by=("GPU01", "GPU02"),
-            note="Engines take most of it at start; it is no measure of load.",
+            note="Engines allocate most of it at start: it does not measure load.",
         ),
         LinePanel(
             title="GPU memory by process",
@@ -163,7 +163,7 @@ _MEMORY = BoardRow(
         ),
         LinePanel(
             title="PCIe and NVLink throughput",
-            question="How much goes over PCIe and NVLink?",
+            question="How many bytes move over PCIe and NVLink?",
             lines=(
                 _both_ways("pcie", "PCIe {{gpu}}"),
                 _both_ways("nvlink", "NVLink {{gpu}}"),
@@ -197,7 +197,7 @@ _ERRORS = BoardRow(
                 ),
             ),
             judged=ConditionQuery("GPU05", "gpu_xids"),
-            note="Events and not the last code, which never clears.",
+            note="Counts events: the last code never clears.",
             width=9,
             height=8,
         ),
@@ -221,6 +221,6 @@ _ERRORS = BoardRow(
 BOARD = Board(
     "gpu",
     "GPU truth",
-    "Is a busy GPU at work, is it held back, is there room, is it broken? Needs the agent or a DCGM exporter.",
+    "Does a busy GPU compute, is it throttled, is memory free, is it faulty? Needs the agent or a DCGM exporter.",
     (_WORK, _POWER, _MEMORY, _ERRORS),
 )

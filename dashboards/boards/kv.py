@@ -12,7 +12,7 @@ _HOLDS = BoardRow(
     (
         LinePanel(
             title="KV cache usage: pinned and filled",
-            question="How full is it, and how much is pinned?",
+            question="How full is the KV cache, and how much is pinned?",
             lines=(
                 engine_signal("kv_usage_p90", "{{engine}} pinned by live requests"),
                 PanelLine(gauge("kvitals_cache_fill_ratio", unit="ratio"), "{{engine}} filled", "faint"),
@@ -22,7 +22,7 @@ _HOLDS = BoardRow(
         ),
         LinePanel(
             title="KV cache blocks by purpose",
-            question="For what are blocks held?",
+            question="For which purpose are blocks held?",
             lines=(
                 PanelLine(
                     gauge("kvitals_cache_resident_tokens", "purpose", unit="tokens", of="sum"), "{{engine}} {{purpose}}"
@@ -33,7 +33,7 @@ _HOLDS = BoardRow(
         ),
         LinePanel(
             title="KV cache duplicates between engines",
-            question="How much is held by two engines at once?",
+            question="How many tokens do two engines hold at once?",
             lines=(PanelLine(gauge("kvitals_cache_duplicate_tokens", unit="tokens", of="sum"), "{{engine}}"),),
             by=("PFX03",),
         ),
@@ -45,14 +45,14 @@ _LEAVES = BoardRow(
     (
         LinePanel(
             title="KV cache evictions per request",
-            question="How many blocks does a request push out?",
+            question="How many blocks does a request evict?",
             lines=(engine_signal("block_evictions_per_request"),),
             judged=ConditionQuery("KVC06", "block_evictions_per_request", "evictions"),
-            note="vLLM has the numbers only with `--kv-cache-metrics`, or by KV events.",
+            note="vLLM reports them only with `--kv-cache-metrics` or KV events.",
         ),
         LinePanel(
             title="KV cache refaults (recomputed blocks)",
-            question="How much of what comes in was there before?",
+            question="Which share of stored blocks was evicted earlier?",
             lines=(
                 engine_signal("refault_share", "{{engine}} of blocks stored"),
                 engine_signal("refault_prefill_share", "{{engine}} of tokens computed"),
@@ -61,7 +61,7 @@ _LEAVES = BoardRow(
         ),
         LinePanel(
             title="Evicted KV blocks: idle time",
-            question="How idle is a block when it has to go?",
+            question="How long was a block idle when it was evicted?",
             lines=(
                 engine_signal("block_idle_mean_seconds", "{{engine}} by the engine"),
                 engine_signal("evicted_idle_seconds", "{{engine}} by KV events"),
@@ -76,11 +76,11 @@ _LEAVES = BoardRow(
                     "{{le}}",
                 ),
             ),
-            note="All chosen engines together. Seconds: the cache is too small. Hours: only a larger tier would help.",
+            note="All selected engines together. Seconds: the cache is too small. Hours: only a larger tier helps.",
         ),
         Heat(
             title="KV block lifetime heat map",
-            question="How old do blocks get?",
+            question="At which age are blocks evicted?",
             lines=(
                 PanelLine(
                     buckets("kvitals_kv_block_lifetime_seconds"),
@@ -91,14 +91,14 @@ _LEAVES = BoardRow(
         ),
         Heat(
             title="KV block reuse gap heat map",
-            question="After how long is a cached block used again?",
+            question="How long is the gap between two uses of a cached block?",
             lines=(
                 PanelLine(
                     buckets("kvitals_kv_block_reuse_gap_seconds"),
                     "{{le}}",
                 ),
             ),
-            note="All chosen engines together. Gaps near the age at which blocks go are hits about to be lost.",
+            note="All chosen engines together. Gaps near the age of eviction are hits that the cache will lose next.",
         ),
     ),
 )
@@ -108,12 +108,12 @@ _CASCADE = BoardRow(
     (
         States(
             title="Eviction cascade stage",
-            question="To what stage did an eviction cascade come?",
+            question="Which stage did an eviction cascade reach?",
             lines=(engine_signal("cascade_stage"),),
             words=(
                 (0, "none"),
                 (1, "pressure"),
-                (2, "evictions of what is wanted"),
+                (2, "evictions of blocks in use again"),
                 (3, "computed again"),
                 (4, "queue and first tokens"),
                 (5, "throughput"),
@@ -154,7 +154,7 @@ _REUSE = BoardRow(
         ),
         LinePanel(
             title="Prefix cache hit rate and attainable hit rate",
-            question="How much is found, and how much could be?",
+            question="Which hit rate does the cache have, and which is attainable?",
             lines=(
                 engine_signal("prefix_hit_ratio", "{{engine}} found"),
                 engine_signal("attainable_hit_ratio", "{{engine}} with eight times the blocks"),
@@ -189,7 +189,7 @@ _REUSE = BoardRow(
         ),
         LinePanel(
             title="KV offload: bytes loaded from host memory",
-            question="How much is loaded back from host memory?",
+            question="How many bytes are loaded from host memory?",
             lines=(engine_signal("host_loaded_per_second"),),
             unit="Bps",
             by=("KVC12", "KVC13"),
@@ -202,7 +202,7 @@ _BELIEVE = BoardRow(
     (
         LinePanel(
             title="KV ledger confidence",
-            question="How much of what the cache holds can the ledger know?",
+            question="Which share of the cache does the ledger know?",
             lines=(
                 engine_signal("cache_confidence", "{{engine}} of blocks"),
                 PanelLine(gauge("kvitals_cache_observed_ratio", unit="ratio"), "{{engine}} of lookups"),

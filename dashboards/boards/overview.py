@@ -46,8 +46,8 @@ _GLANCE = BoardRow(
                     "in time, at least",
                 ),
             ),
-            judged=RuleLimit("LAT01", "<", 0.99, "the objective is of the 99th percentile"),
-            note=f"Over {_OVER}, all chosen engines together. {_STEPWISE}",
+            judged=RuleLimit("LAT01", "<", 0.99, "objective of the 99th percentile"),
+            note=f"Over {_OVER}, all selected engines together. {_STEPWISE}",
             height=4,
         ),
         Tile(
@@ -59,12 +59,12 @@ _GLANCE = BoardRow(
                 ),
             ),
             unit="reqps",
-            note=f"Over {_OVER}, all chosen engines together. {_STEPWISE}",
+            note=f"Over {_OVER}, all selected engines together. {_STEPWISE}",
             height=4,
         ),
         Tile(
             title="Engines unreachable",
-            question="How many engines cannot be read?",
+            question="How many engines are unreachable?",
             lines=(PanelLine(ExpressionQuery("sum(kvitals_target_up == bool 0)", "count"), "unreachable"),),
             judged=RuleLimit("TEL01", ">", 0, "each of them"),
             note="An engine that was never seen is not counted.",
@@ -72,7 +72,7 @@ _GLANCE = BoardRow(
         ),
         Tile(
             title="KV cache usage: highest of an engine",
-            question="How much KV cache is pinned at most?",
+            question="How much KV cache is pinned on the fullest engine?",
             lines=(PanelLine(ExpressionQuery("max(kvitals:kv_usage_p90)", "ratio"), "pinned at most"),),
             judged=ConditionQuery("KVC01", "kv_usage_p90", "kv_high"),
             height=4,
@@ -86,7 +86,7 @@ _GLANCE = BoardRow(
         ),
         Tile(
             title="Tokens per GPU-hour",
-            question="How many tokens does an hour of a GPU give?",
+            question="How many tokens does a GPU hour generate?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -185,7 +185,7 @@ _OBJECTIVES = BoardRow(
     (
         LinePanel(
             title="SLO attainment: share of minutes",
-            question="How often were objectives kept recently?",
+            question="How often were objectives met recently?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -201,12 +201,12 @@ _OBJECTIVES = BoardRow(
                 ),
             ),
             by=("LAT01", "LAT02"),
-            note="Share of minutes in 15 minutes, not of requests. Too little traffic does not count.",
+            note="Share of minutes in 15 minutes, not of requests. Minutes with too little traffic do not count.",
             highest=1,
         ),
         LinePanel(
             title="TTFT p99: bounds of its bucket",
-            question="How exactly is the 99th percentile known?",
+            question="How precise is the 99th percentile?",
             lines=(
                 engine_signal("ttft_p99_at_most", "{{engine}} at most"),
                 engine_signal("ttft_p99_at_least", "{{engine}} at least"),
@@ -217,9 +217,9 @@ _OBJECTIVES = BoardRow(
         ),
         Heat(
             title="TTFT heat map",
-            question="How are first tokens spread?",
+            question="How is TTFT distributed?",
             lines=(PanelLine(buckets("kvitals_ttft_seconds"), "{{le}}"),),
-            note="All chosen engines together. Two bands are two kinds of requests, as long and short prompts.",
+            note="All chosen engines together. Two bands are two kinds of requests, such as long and short prompts.",
         ),
     ),
 )
@@ -229,17 +229,17 @@ _WHERE = BoardRow(
     (
         LinePanel(
             title="TTFT by phase: queue time, prefill time",
-            question="What is the time to first token made of?",
+            question="Which phases make up TTFT?",
             lines=(
                 engine_signal("queue_mean_seconds", "{{engine}} queue"),
                 engine_signal("prefill_mean_seconds", "{{engine}} prefill"),
                 PanelLine(SignalQuery("ttft_mean_seconds"), "{{engine}} all of it", "faint"),
             ),
-            note="Means: they add up, percentiles do not. Queue and prefill are of requests that finished.",
+            note="Means: they add up, percentiles do not. Queue and prefill count finished requests.",
         ),
         LinePanel(
             title="TTFT tail by phase",
-            question="What do slow first tokens have more of?",
+            question="Which phase makes slow requests slow?",
             lines=(
                 engine_signal("tail_queue_share", "{{engine}} queue"),
                 engine_signal("tail_prefill_share", "{{engine}} prefill"),
@@ -251,7 +251,7 @@ _WHERE = BoardRow(
         ),
         LinePanel(
             title="E2E request latency",
-            question="How long do whole requests take?",
+            question="How long do requests take end to end?",
             lines=(
                 PanelLine(
                     percentile(0.99, "kvitals_e2e_seconds"),
@@ -285,13 +285,13 @@ _ENDS = BoardRow(
         ),
         LinePanel(
             title="Request error rate",
-            question="What part of the requests fails?",
+            question="Which share of requests fails?",
             lines=(engine_signal("failed_per_request", "{{engine}}"),),
             judged=ConditionQuery("ENG05", "failed_per_request", "failed"),
         ),
         LinePanel(
             title="Aborted requests (client disconnects)",
-            question="What part do clients leave before the end?",
+            question="Which share do clients abort?",
             lines=(engine_signal("aborted_per_request"),),
             judged=ConditionQuery("ENG06", "aborted_per_request", "left"),
         ),
@@ -321,7 +321,7 @@ _ASKED = BoardRow(
         ),
         LinePanel(
             title="Token throughput: prompt and generation",
-            question="How many tokens go in and come out?",
+            question="How many prompt and output tokens per second?",
             lines=tokens(),
             unit="suffix:tokens/s",
             drill="kvitals-efficiency",
@@ -332,6 +332,6 @@ _ASKED = BoardRow(
 BOARD = Board(
     "overview",
     "Overview and SLO",
-    "Is it fast, are the objectives kept, where does the time go? For causes, proof and levers ask `kvitals triage`.",
+    "How fast are requests, are objectives met, where does the time go? `kvitals triage` has causes and levers.",
     (_GLANCE, _HARM, _FAST, _OBJECTIVES, _WHERE, _ENDS, _ASKED),
 )

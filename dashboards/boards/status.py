@@ -36,7 +36,7 @@ _COUNTS = BoardRow(
                 ),
             ),
             by=("TEL01",),
-            note="One that was never seen is not counted: compare with how many are watched.",
+            note="An engine that was never seen is not counted: compare with the number of watched engines.",
             width=6,
             height=4,
         ),
@@ -66,7 +66,7 @@ _ENGINES = BoardRow(
     (
         TablePanel(
             title="Engines: load, KV cache usage, TTFT, ITL, preemptions",
-            question="Which engine is in trouble?",
+            question="Which engine has a problem?",
             lines=(
                 PanelLine(SignalQuery("target_up"), "readable"),
                 PanelLine(SignalQuery("running_avg"), "running"),
@@ -97,7 +97,7 @@ _ENGINES = BoardRow(
         ),
         States(
             title="Engine up (scrape target)",
-            question="Since when can each engine be read?",
+            question="Since when is each engine reachable?",
             lines=(PanelLine(SignalQuery("target_up"), "{{engine}}"),),
             words=((0, "not readable"), (1, "readable")),
             judged=ConditionQuery("TEL01", "target_up"),
@@ -119,7 +119,7 @@ def board(knowledge: Knowledge) -> Board:
     return Board(
         "status",
         "Status wall",
-        "Is every engine there, and which is in trouble? For causes, proof and levers ask `kvitals triage`.",
+        "Is every engine reachable, and which has a problem? For causes, proof and levers ask `kvitals triage`.",
         (_COUNTS, _wrong(core, others, _own(knowledge)), _ENGINES),
     )
 

@@ -28,7 +28,7 @@ _ROUTER = BoardRow(
         ),
         LinePanel(
             title="Router: predicted and actual prefix hits",
-            question="Do workers have what the router thinks?",
+            question="Does the router's index match the workers' caches?",
             lines=(
                 PanelLine(
                     rate("kvitals_router_best_prefix_tokens_total"),
@@ -167,7 +167,7 @@ _TENANTS = BoardRow(
         ),
         LinePanel(
             title="ITL p99 by tenant",
-            question="How long are the gaps in a tenant's answers?",
+            question="What is each tenant's ITL?",
             lines=(
                 PanelLine(
                     percentile(0.99, "kvitals_tenant_itl_seconds", "tenant", scope="fleet"),
@@ -183,7 +183,7 @@ _FAIR = BoardRow(
     (
         TablePanel(
             title="Noisy tenants: tokens recomputed, by evicting tenant",
-            question="Whose blocks cost whom how many tokens?",
+            question="How many tokens did each tenant lose to the blocks of another?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -199,7 +199,7 @@ _FAIR = BoardRow(
         ),
         Bars(
             title="Tenant share of attainable prefix cache hits",
-            question="What do tenants find, of what a cache of their own would find?",
+            question="Which share of attainable hits does each tenant get?",
             lines=(
                 PanelLine(
                     ExpressionQuery(

@@ -39,7 +39,7 @@ def _arguments(expr: Expr, node: Call, path: Path, query: LintedQuery) -> Iterat
     if isinstance(rank, NumberLiteral) and not 0 <= rank.value <= 1:
         share = rank.value / 100 if rank.value <= 100 else 1.0
         fixed = swap_node(expr, node, replace(node, args=(NumberLiteral(share), inside)))
-        yield TreeDefect("quantile-rank", f"a quantile is asked for from 0 to 1: {rank} is infinite always", fixed)
+        yield TreeDefect("quantile-rank", f"a quantile rank is between 0 and 1: {rank} always gives infinity", fixed)
     if isinstance(inside, Aggregate) and inside.op in ("sum", "avg", "max", "min"):
         has_le = ("le" in inside.grouping) != inside.without
         if not has_le:
@@ -79,7 +79,7 @@ def _mean(expr: Expr, node: Aggregate) -> Iterator[TreeDefect]:
     if named is not None:
         yield TreeDefect(
             "mean-of-quantiles",
-            f"{named.name} is a percentile already: its mean over replicas is none of anything",
+            f"{named.name} is a percentile already: its mean over replicas is no percentile",
             swap_node(expr, node, replace(node, op="max")),
             advice="the worst replica is at least one engine's percentile; one of all needs the histogram's buckets",
         )

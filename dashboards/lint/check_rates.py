@@ -101,7 +101,7 @@ def check_conditions(expr: Expr, metrics: Metrics, window: float) -> Iterator[Tr
         if told and len(told) == len(counters) and not _has_rate(node.left) and not _is_share(node.left):
             yield TreeDefect(
                 "counter-since-start",
-                f"{min(one.name for one in told)} only grows: once true this stays true until the engine starts anew",
+                f"{min(one.name for one in told)} only grows: once true, this stays true until the engine restarts",
                 swap_node(expr, node, _over(node, told, "increase", window)),
             )
 

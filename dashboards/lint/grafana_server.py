@@ -125,7 +125,7 @@ def _root(url: str) -> tuple[str, str]:
     path, _, board = parts.path.partition("/d/")
     uid = board.partition("/")[0]
     if uid and not _UID.fullmatch(uid):
-        raise ReadingError(f"{uid[:100]!r} is no name of a board")
+        raise ReadingError(f"{uid[:100]!r} is not the uid of a board")
     return f"{parts.scheme}://{parts.netloc}{path.rstrip('/')}", uid
 
 

@@ -144,7 +144,7 @@ class Metrics:
         gone = _gone_names().get((map_.system, raw))
         found = list(self._entries(map_, raw, name, prefix, version))
         if gone is not None and not in_range(version, gone.versions):
-            why = f"it is there in versions {gone.versions}"
+            why = f"it exists in versions {gone.versions}"
             yield Wrong("dead", map_.system, version, why, query=gone.query)
         elif found:
             yield from found
@@ -248,7 +248,7 @@ def _splits(name: str) -> Iterator[tuple[str, str]]:
 
 def _gone(metric: Metric, version: str) -> str:
     later = metric.since and not in_range(version, f">={metric.since}")
-    return f"it is there from {metric.since} on" if later else f"it is there in versions {metric.versions}"
+    return f"it is there from {metric.since} on" if later else f"it exists in versions {metric.versions}"
 
 
 def _ignored(map_: EngineMap, raw: str) -> bool:

@@ -21,7 +21,7 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
     """Options of every command that replays accesses."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--capture", type=Path, metavar="FILE", help="a recording (.kvcap) of engines with KV events")
-    source.add_argument("--agent", metavar="URL", help="a running agent that hears KV events (http://127.0.0.1:9477)")
+    source.add_argument("--agent", metavar="URL", help="a running agent with KV events (http://127.0.0.1:9477)")
     source.add_argument(
         "--trace", type=Path, metavar="FILE", help="a trace file, also as .gz (formats: docs/inputs.md)"
     )

@@ -52,7 +52,7 @@ def add(commands: Any) -> None:
         description="Residency, tenants, blame, reuse and eviction cascades, from an engine's KV events.",
     )
     parser.add_argument("source", nargs="?", default="", metavar="URL|FILE", help="an agent, an engine or a recording")
-    parser.add_argument("--window", default="15s", metavar="TIME", help="how long a live engine is listened to (15s)")
+    parser.add_argument("--window", default="15s", metavar="TIME", help="time to listen to a live engine (15s)")
     add_output_options(parser, "the report and the cascades")
     add_judging_options(parser)
     parser.set_defaults(do=do)

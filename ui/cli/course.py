@@ -30,10 +30,13 @@ def add_source(parser: argparse.ArgumentParser, none: str = "the history of this
         help=f"a kvitals agent, the directory of a history, a recording; none: {none}",
     )
     parser.add_argument(
-        "--history", action="store_true", help="the history of this node's agent, whether it runs or not"
+        "--history", action="store_true", help="the history of this node's agent, also if it is stopped"
     )
     parser.add_argument(
-        "--from", dest="from_", metavar="T", help="from then on: RFC 3339, or --from=-7d (a day before)"
+        "--from",
+        dest="from_",
+        metavar="T",
+        help="start of the time range: RFC 3339, or --from=-7d (default: the last day)",
     )
     parser.add_argument("--to", metavar="T", help="until then (now)")
 

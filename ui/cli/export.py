@@ -52,7 +52,7 @@ def add(commands: Any) -> None:
         )
     parser.add_argument(
         "--alerts", choices=("core", "extended"), default=usual.alerts,
-        help="core: about 25 alerts, what users feel and lost capacity; extended: the alerts of every rule (core)",
+        help="core: about 25 alerts on symptoms and lost capacity; extended: the alerts of every rule (core)",
     )  # fmt: skip
     parser.add_argument("--groups", default="", metavar="LIST", help="groups of alerts, such as latency,kv,slo (all)")
     for name, default in (("page", usual.page), ("ticket", usual.ticket)):

@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("history")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     one = actions.add_parser("list", help="since when there is history, how much, of which families")
-    one.add_argument("--events", action="store_true", help="instead: what happened, and the findings that there were")
+    one.add_argument("--events", action="store_true", help="events and past findings instead")
     one.add_argument("--json", action="store_true", help="as JSON")
     _add_range(one)
     one.set_defaults(do=do_list)
@@ -52,16 +52,16 @@ def add(commands: Any) -> None:
     one.add_argument("--out", type=Path, metavar="FILE", help="a new file (default: standard output)")
     one.set_defaults(do=do_export)
     one = actions.add_parser("prune", help="take old history out")
-    one.add_argument("--before", metavar="T", help="what ended before T (RFC 3339, or -7d: so long ago)")
-    one.add_argument("--max-size", metavar="SIZE", help="the oldest, until it takes no more than SIZE (500MB, 2GB)")
+    one.add_argument("--before", metavar="T", help="delete data that ended before T (RFC 3339, or -7d: seven days ago)")
+    one.add_argument("--max-size", metavar="SIZE", help="delete the oldest data down to SIZE (500MB, 2GB)")
     one.set_defaults(do=do_prune)
     for action in actions.choices.values():
-        action.add_argument("--dir", type=Path, metavar="DIR", help="where it is (default: as configured)")
+        action.add_argument("--dir", type=Path, metavar="DIR", help="directory of the history (default: as configured)")
         add_config_option(action)
 
 
 def _add_range(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--from", dest="from_", metavar="T", help="RFC 3339, a unix time, or --from=-2h: so long ago")
+    parser.add_argument("--from", dest="from_", metavar="T", help="RFC 3339, a unix time, or --from=-2h: two hours ago")
     parser.add_argument("--to", metavar="T", help="likewise")
 
 

@@ -60,16 +60,14 @@ _BINDS = {
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "knee",
-        description="Throughput and latency against requests at a time, of each engine and pool, from what was seen.",
+        description="Throughput and latency over concurrency, for each engine and pool, from recorded data.",
     )
     add_source(parser)
-    parser.add_argument(
-        "--step", metavar="TIME", help="seconds that are one point (default: by how far rows are apart)"
-    )
+    parser.add_argument("--step", metavar="TIME", help="seconds per point (default: the interval of the rows)")
     parser.add_argument(
         "--audit",
         action="store_true",
-        help="the scaling-signal audit instead: which signals moved before TTFT p99 passed its objective, how long"
+        help="the scaling-signal audit which signals moved before TTFT p99 passed its objective, how long"
         " before, and whether an engine starts in that time",
     )
     add_output_options(parser, "every number")

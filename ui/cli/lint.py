@@ -55,8 +55,8 @@ def add(commands: Any) -> None:
         "--page", type=Path, action="append", default=[], metavar="FILE", help="a saved /metrics page, for its buckets"
     )
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="token of a Grafana account with read access")
-    parser.add_argument("--ca-file", type=Path, metavar="FILE", help="who signed the Grafana's certificate (PEM)")
-    parser.add_argument("--no-warnings", action="store_true", help="errors alone: what is false, or shows nothing")
+    parser.add_argument("--ca-file", type=Path, metavar="FILE", help="CA certificate of the Grafana server (PEM)")
+    parser.add_argument("--no-warnings", action="store_true", help="errors alone: wrong or empty queries")
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     add_rules_option(parser)
     parser.set_defaults(do=do)

@@ -60,7 +60,7 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a file that starts the engine; may be given again. Without it, only the description is printed",
+        help="a file that starts the engine; may be given again. Default: print only the description",
     )
     parser.add_argument("--lever", default="", metavar="NAME", help="a lever of the finding (default: the first)")
     parser.add_argument("--set", dest="value", metavar="VALUE", help="the value, in place of the lever's own")

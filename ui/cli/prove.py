@@ -51,15 +51,15 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "prove",
         description="Tries a change on one engine under its own load: observes it, runs --apply, compares block by"
-        " block, and runs --rollback unless the change worked. A guard rail ends it at once: an objective, errors,"
-        " preemptions, a restart. A process of its own goes back if this command is killed.",
+        " block, and runs --rollback unless the change worked. A guard rail ends the trial at once: an objective,"
+        " errors, preemptions, a restart. If this command is killed, a second process runs the rollback.",
     )
     parser.add_argument("source", metavar="URL", help="the engine that changes")
     parser.add_argument("finding", nargs="?", default="", metavar="CODE", help="the finding whose lever is pulled")
     parser.add_argument(
         "--apply", metavar="CMD", help="command that makes the change; words, no shell (or sh -c '...')"
     )
-    parser.add_argument("--rollback", metavar="CMD", help="command that takes it back; it must work at any time")
+    parser.add_argument("--rollback", metavar="CMD", help="command that reverts the change; it must work at any time")
     parser.add_argument(
         "--peers",
         nargs="+",
@@ -84,7 +84,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="print the steps; change nothing")
     parser.add_argument(
-        "--forget", action="store_true", help="you have taken back an earlier change by hand: forget it, then go on"
+        "--forget", action="store_true", help="forget an earlier change that you reverted by hand, then continue"
     )
     add_output_options(parser, "the proof with every signal's interval")
     add_judging_options(parser)
@@ -172,7 +172,7 @@ def steps(request: TrialRequest) -> Iterator[str]:
     yield f"1. Observe {request.url}{beside} for {request.before:.0f} s, {blocks}."
     yield f"2. Run, within {request.limit:.0f} s: {shlex.join(request.apply)}"
     yield f"3. Wait until the engine answers, then {SETTLE_SECONDS:.0f} s under load for caches to fill."
-    yield f"4. Compare after each block, for at most {request.most:.0f} s. Stop as soon as it is decided."
+    yield f"4. Compare after each block, for at most {request.most:.0f} s. Stop as soon as the result is significant."
     yield "5. If a guard rail breaks, if this command ends or is killed, or unless the change worked, run:"
     yield f"   {shlex.join(request.rollback)}"
 

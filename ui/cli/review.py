@@ -39,13 +39,13 @@ WEEK = "7d"
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "review",
-        description="A document of the time: one HTML page, Markdown, JSON, and tables to plot again.",
+        description="A report on a time range: one HTML page, Markdown, JSON, and tables to plot again.",
     )
     parser.add_argument(
         "source", nargs="?", metavar="URL|DIR", help="an agent, or the directory of a history; none: this node's"
     )
     parser.add_argument("--since", metavar="TIME", default=WEEK, help=f"how long, until now ({WEEK})")
-    parser.add_argument("--from", dest="from_", metavar="T", help="instead: from then on: RFC 3339, or --from=-14d")
+    parser.add_argument("--from", dest="from_", metavar="T", help="start of the time range: RFC 3339, or --from=-14d")
     parser.add_argument("--to", metavar="T", help="until then (now)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the documents are written")
     parser.add_argument(
@@ -53,7 +53,7 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="[NAME=]USD",
-        help="US dollars an hour of one GPU: 2.50 of all, or H100=2.10 of a kind of hardware, a pool or a model",
+        help="US dollars per GPU hour: 2.50 for all, or H100=2.10 for a kind of hardware, a pool or a model",
     )
     parser.add_argument("--gpus", type=float, metavar="N", help="GPUs of an engine that does not report its number (1)")
     add_judging_options(parser)

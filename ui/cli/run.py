@@ -56,7 +56,9 @@ END_SECONDS = 1.0
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("run")
-    parser.add_argument("source", nargs="*", metavar="URL", help="engines; none: configured ones, else discovered")
+    parser.add_argument(
+        "source", nargs="*", metavar="URL", help="engines (default: the configured ones, else discovery)"
+    )
     parser.add_argument("--demo", nargs="?", const=str(DEMO), metavar="FILE", help="a recorded incident instead")
     parser.add_argument("--listen", metavar="HOST:PORT", help="the API's address (127.0.0.1:9477)")
     parser.add_argument(

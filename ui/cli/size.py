@@ -37,7 +37,7 @@ from kvitals.ui.cli.course import add_source, course
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 
 DESCRIPTION = """\
-Sizes a fleet for a workload, a model and a GPU, step by step, each number with how it was come by.
+Sizes a fleet for a workload, a model and a GPU, step by step, each number with its derivation.
 
 the workload   from an agent, a history, a recording or a Prometheus (as `kvitals knee` takes them), from a trace in
                Mooncake's format (--trace), or from options; options go before what was seen
@@ -113,7 +113,7 @@ def _add_machine(group: Any) -> None:
 
 def _add_known(group: Any) -> None:
     group.add_argument("--usable-rate", metavar="RATE", help="requests a second at C_max, as measured")
-    group.add_argument("--c-max", metavar="N", help="requests at a time at which the objective is passed")
+    group.add_argument("--c-max", metavar="N", help="concurrency at which latency passes the objective")
     group.add_argument("--prefill-rate", metavar="RATE", help="prompt tokens a second of a GPU that only prefills")
     group.add_argument("--decode-rate", metavar="RATE", help="tokens a second of a GPU that only decodes")
     group.add_argument("--compute", metavar="SHARE", help="attained share of the peak arithmetic (1, the bound)")
@@ -131,10 +131,10 @@ def _add_known(group: Any) -> None:
     group.add_argument(
         "--gpu-memory-utilization", metavar="SHARE", help=f"share of GPU memory, for the estimate ({UTILIZATION:g})"
     )
-    group.add_argument("--front-end", default="0", metavar="TIME", help="before the engine, of the first token (0)")
+    group.add_argument("--front-end", default="0", metavar="TIME", help="time that TTFT spends before the engine (0)")
     group.add_argument("--network", metavar="GB/S", help=f"between prefill and decode ({NETWORK / 1e9:g})")
     group.add_argument(
-        "--safety", metavar="TIMES", help=f"the peak ({SAFETY_KNOWN} of known traffic, {SAFETY_NEW} of new)"
+        "--safety", metavar="TIMES", help=f"factor on the peak ({SAFETY_KNOWN} for known traffic, {SAFETY_NEW} for new)"
     )
 
 

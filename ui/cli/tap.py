@@ -52,14 +52,14 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--router", action="store_true", default=None, help="the upstream is a router: which engine serves is unknown"
     )
-    parser.add_argument("--engine", metavar="NAME", help="what the agent calls the engine (host:port of the upstream)")
+    parser.add_argument("--engine", metavar="NAME", help="name of the engine at the agent (host:port of the upstream)")
     parser.add_argument("--role", choices=ROLES[:3], help="the engine's part in a deployment")
     parser.add_argument(
         "--session-header",
         action="append",
         dest="session_headers",
         metavar="NAME",
-        help="a header that names the session, the first that is there counts (x-session-id)",
+        help="header with the session; the first that a request has counts (x-session-id)",
     )
     parser.add_argument(
         "--session-id",
@@ -71,7 +71,7 @@ def add(commands: Any) -> None:
         "--keep-traceparent",
         action="store_true",
         default=None,
-        help="pass a given traceparent on as it is, rather than with the tap's span as the engine's parent",
+        help="forward a given traceparent unchanged, without the tap's span as the engine's parent",
     )
     parser.add_argument(
         "--max-connections", type=int, metavar="N", help=f"client connections ({_DEFAULT.max_connections})"

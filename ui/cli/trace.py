@@ -71,7 +71,7 @@ def add(commands: Any) -> None:
         " (the agent on this node). An agent or recording alone: the ids to choose from",
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--slowest", type=int, metavar="N", help="the slowest requests that are kept, and why")
+    which.add_argument("--slowest", type=int, metavar="N", help="the slowest kept requests, and why they were slow")
     which.add_argument("--newest", type=int, metavar="N", help="the newest requests")
     parser.add_argument("--tenant", default="", metavar="T", help="only this tenant, by its pseudonym")
     which.add_argument(

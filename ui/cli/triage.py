@@ -61,9 +61,9 @@ def add(commands: Any) -> None:
         help="also whether the latest change of an engine's configuration worked: in a recording, in history, or at an"
         " agent's URL",
     )
-    parser.add_argument("--for", dest="seconds", default="12s", metavar="TIME", help="live: how long to look (12s)")
+    parser.add_argument("--for", dest="seconds", default="12s", metavar="TIME", help="live: time to observe (12s)")
     add_output_options(parser, "the triage document")
-    parser.add_argument("--watch", action="store_true", help="live: go on, and print when the verdict changes")
+    parser.add_argument("--watch", action="store_true", help="live: continue, and print each change of the verdict")
     parser.add_argument("--probe", action="store_true", help="live: also send a one-token request to each engine")
     parser.add_argument(
         "--verbose",

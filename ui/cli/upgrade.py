@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("system", metavar="ENGINE", help=" or ".join(systems_with_flags()))
     parser.add_argument("before", metavar="VERSION", help="the version in use")
-    parser.add_argument("after", metavar="NEW", help="the version to go to")
+    parser.add_argument("after", metavar="NEW", help="the target version")
     parser.add_argument("source", nargs="*", metavar="FILE|DIR", help="boards as JSON and alerts as YAML in use")
     parser.add_argument(
         "--command-line",
@@ -71,7 +71,7 @@ def add(commands: Any) -> None:
         help="the engine's command line, such as 'vllm serve MODEL --max-num-seqs 64': only its flags, and defaults"
         " of the flags that it leaves out",
     )
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="the form of the answer")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="output format")
     add_rules_option(parser)
     parser.set_defaults(do=do)
 

@@ -36,10 +36,10 @@ def add(commands: Any) -> None:
         "source", nargs="?", default="", metavar="URL|FILE", help="an agent (this node's) or a recording"
     )
     parser.add_argument("--prometheus", default="", metavar="URL", help="a Prometheus instead")
-    parser.add_argument("--history", type=Path, metavar="DIR", help="the agent's history, for windows that are past")
+    parser.add_argument("--history", type=Path, metavar="DIR", help="the agent's history, for past windows")
     parser.add_argument("--port", type=port_number, default=PORT, metavar="PORT", help=f"({PORT})")
     parser.add_argument("--address", default=page_process.ADDRESS, metavar="IP", help=f"({page_process.ADDRESS})")
-    parser.add_argument("--password-file", type=Path, metavar="FILE", help="viewers must know what is in it")
+    parser.add_argument("--password-file", type=Path, metavar="FILE", help="password that viewers must enter")
     parser.add_argument(
         "--identity-header", default="", metavar="NAME", help="header with the viewer, set by a proxy on this machine"
     )
@@ -80,7 +80,7 @@ def settings_of(args: argparse.Namespace) -> PageSettings:
     if recording and not Path(recording).is_file():
         raise UsageError(f"{recording}: no such file; give a recording, or the URL of an agent")
     if args.source and args.prometheus:
-        raise UsageError("one source at a time: leave --prometheus away, or the other")
+        raise UsageError("only one source: remove --prometheus or the other source")
     if lost := next((one for one in args.rules if not one.is_dir()), None):
         raise UsageError(f"--rules {lost}: no such directory")
     config = configuration(args)

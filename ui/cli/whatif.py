@@ -31,7 +31,7 @@ Replays recorded block accesses with other memory, routing or eviction, and prin
 capacities are of one node, as blocks (1953), tokens (3000000t), a multiple of today's (2x, the gain of FP8 over 16-bit
 KV) or endless (inf).
 
-routings      round-robin; least-loaded (fewest prompt tokens not worked off yet); sticky (by a hash of the session,
+routings      round-robin; least-loaded (fewest pending prompt tokens); sticky (by a hash of the session,
               guessed from the prompts' beginnings where unknown); prefix (the node that holds most of the prompt,
               within a load cap); pooled (one cache with the memory of all nodes)
 policies      lru, lfu, fifo; priority (lru, but blocks of active sessions leave last)

@@ -107,9 +107,7 @@ def _parties(one: Mapping[str, Any], names: Mapping[str, str]) -> None:
     """Who caused and who paid, as tables."""
     if not one["caused"]:
         return
-    with st.expander(
-        f"Who caused it and who paid: {count(len(one['suffered']), 'tenant')} lost", key=f"who-{one['id']}"
-    ):
+    with st.expander(f"Victims of the cascade: {count(len(one['suffered']), 'tenant')} lost", key=f"who-{one['id']}"):
         left, right = st.columns(2)
         for column, title, parts in ((left, "caused by", one["caused"]), (right, "paid by", one["suffered"])):
             rows = [

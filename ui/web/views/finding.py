@@ -117,7 +117,7 @@ def _explained_proof(finding: Finding, explained: Sequence[Finding]) -> None:
             return
         explained = explained[:MAX_EXPLAINED]
         codes = ", ".join(dict.fromkeys(f.code for f in explained))
-        label = f"Proof of what it explains: {literal(codes)}"
+        label = f"Proof of the findings that it explains: {literal(codes)}"
         opened = st.expander(label, key=f"explains-{finding.id}", on_change="rerun")
         if not opened.open:
             return
