@@ -17,9 +17,9 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -48,6 +48,7 @@ from kvitals.agent.exports.document_routes import (
 from kvitals.agent.exports.host_names import check_caller
 from kvitals.agent.exports.ledger_api import LedgerApi, add_ledger_routes
 from kvitals.agent.exports.notes import InThread, Notes, add_notes_routes
+from kvitals.agent.exports.query_turns import NoTurnError, QueryTurns
 from kvitals.agent.exports.requests_api import Requests, add_routes, exemplars
 from kvitals.agent.request_body import BodyError, read_body
 from kvitals.rules.model import Family
@@ -77,6 +78,8 @@ MAX_SELECTORS = 50
 """`match[]` of one request."""
 
 MAX_WAITING = 32
+MAX_WAITING_EACH = 24
+"""Requests that wait, in all and from one address: a Grafana asks for all panels of a board from one."""
 LIMITS = QueryLimits(samples=2_500_000, series=20_000, seconds=10.0)
 """Of one query: 60 MB at its peak."""
 _THREADS = 2
@@ -179,11 +182,14 @@ def build_app(parts: ApiParts) -> web.Application:
 class _Parameters:
     """What a request asks for: its form first, then its query string, then its path.
 
-    is_gone: whether the client has closed its connection; any thread may ask.
+    is_gone: whether the client has closed its connection; any thread may ask. address: the client's.
     """
 
-    def __init__(self, pairs: Sequence[tuple[str, str]], path: Mapping[str, str], is_gone: Callable[[], bool]) -> None:
+    def __init__(
+        self, pairs: Sequence[tuple[str, str]], path: Mapping[str, str], is_gone: Callable[[], bool], address: str
+    ) -> None:
         self._pairs = pairs
+        self.address = address
         self.path = path
         self.is_gone = is_gone
 
@@ -228,7 +234,8 @@ class _Api:
         self._families = parts.families
         self._clock = parts.clock
         self._limits = parts.limits
-        self._waiting = 0
+        self._turns = QueryTurns(_THREADS, MAX_WAITING, MAX_WAITING_EACH)
+        self._history_turns = QueryTurns(1, MAX_WAITING, MAX_WAITING_EACH)
 
     async def running(self, _: web.Application) -> Any:
         """While the application runs there are threads to evaluate in."""
@@ -333,10 +340,12 @@ class _Api:
         if metrics_page.prefers_openmetrics(request.headers.get("Accept", "")):
             found = list(self._requests.exemplars()) if self._requests is not None else []
             kind = metrics_page.OPENMETRICS_TYPE
-            page = await self.in_thread(lambda: metrics_page.render_openmetrics(read, self._families, now, found))
+            page = await self.in_thread(
+                _address(request), lambda: metrics_page.render_openmetrics(read, self._families, now, found)
+            )
         else:
             kind = metrics_page.CONTENT_TYPE
-            page = await self.in_thread(lambda: metrics_page.render(read, self._families, now))
+            page = await self.in_thread(_address(request), lambda: metrics_page.render(read, self._families, now))
         answer = web.Response(body=page, headers={"Content-Type": kind, "Vary": "Accept"})
         answer.enable_compression()
         return answer
@@ -391,40 +400,42 @@ class _Api:
                 raise ApiError("timeout" if time.monotonic() >= deadline else "execution", str(error)) from None
 
         try:
-            return await self.in_thread(lambda: timed(self._elsewhere))
+            return await self.in_thread(asked.address, lambda: timed(self._elsewhere))
         except _ReadsHistoryError:
-            return await self._in_history(lambda: timed(self._past), deadline)
+            return await self._in_history(asked.address, lambda: timed(self._past), deadline)
 
-    async def _in_history(self, work: Callable[[], bytes], deadline: float) -> bytes:
+    async def _in_history(self, address: str, work: Callable[[], bytes], deadline: float) -> bytes:
         """Do something in the one thread that reads history, so that what such queries hold is that of one. Raises
         ApiError where it does not begin before the deadline (monotonic), or too many wait."""
-        with self._place():
-            begun = self._history.submit(work)
-            done = asyncio.wrap_future(begun)
-            await asyncio.wait({done}, timeout=max(deadline - time.monotonic(), 0.0))
-            if begun.cancel():
-                raise ApiError(
-                    "timeout",
-                    "the query did not begin: other queries over history took all of its time, and one runs at a time."
-                    " Ask again, or select a shorter range",
-                )
-            return await done
+        begun = False
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)) as waiting:
+                async with _turn(self._history_turns, address):
+                    begun = True
+                    waiting.reschedule(None)
+                    return await asyncio.get_running_loop().run_in_executor(self._history, work)
+        except TimeoutError:
+            if begun:
+                raise
+            raise ApiError(
+                "timeout",
+                "the query did not begin: other queries over history took all of its time, and one runs at a time."
+                " Ask again, or select a shorter range",
+            ) from None
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Do something in a thread of the queries. Raises ApiError where too many wait."""
-        with self._place():
+    async def in_thread(self, address: str, work: Callable[[], T]) -> T:
+        """Do something for a client in a thread of the queries. Raises ApiError where too many wait."""
+        async with _turn(self._turns, address):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        """A place among the queries that run or wait. Raises ApiError where there is none."""
-        if self._waiting >= MAX_WAITING:
-            raise ApiError("unavailable", f"{MAX_WAITING} queries are waiting already")
-        self._waiting += 1
-        try:
+
+@asynccontextmanager
+async def _turn(turns: QueryTurns, address: str) -> AsyncIterator[None]:
+    try:
+        async with turns.turn(address):
             yield
-        finally:
-            self._waiting -= 1
+    except NoTurnError as error:
+        raise ApiError("unavailable", f"{error}: ask again in a few seconds") from None
 
 
 class _ReadsHistoryError(Exception):
@@ -560,10 +571,16 @@ def _first(items: Iterable[T], limit: int) -> list[T]:
     return list(islice(items, limit or None))
 
 
+def _address(request: web.Request) -> str:
+    return request.remote or ""
+
+
 def _answered(answer: Answer, in_thread: InThread) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         pairs = [*await _form(request, in_thread), *request.query.items()]
-        found = await answer(_Parameters(pairs, request.match_info, lambda: request.transport is None))
+        found = await answer(
+            _Parameters(pairs, request.match_info, lambda: request.transport is None, _address(request))
+        )
         return packed_answer(found) if isinstance(found, bytes) else json_answer(found)
 
     return handle
@@ -575,7 +592,7 @@ async def _form(request: web.Request, in_thread: InThread) -> list[tuple[str, st
         return []
     body = await read_body(request, MAX_BODY_BYTES, _BODY_SECONDS)
     try:
-        return await in_thread(lambda: _fields(body)) if len(body) > _LARGE_FORM else _fields(body)
+        return await in_thread(_address(request), lambda: _fields(body)) if len(body) > _LARGE_FORM else _fields(body)
     except ValueError as error:
         raise ApiError("bad_data", f"error parsing form values: {error}") from None
 

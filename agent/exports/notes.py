@@ -41,7 +41,8 @@ class Notes(Protocol):
         ...
 
 
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+InThread = Callable[[str, Callable[[], Any]], Awaitable[Any]]
+"""Does something for a client, by its address."""
 
 
 def add_notes_routes(router: web.UrlDispatcher, past: Notes, in_thread: InThread) -> None:
@@ -53,7 +54,7 @@ def add_notes_routes(router: web.UrlDispatcher, past: Notes, in_thread: InThread
                 there = ", ".join(sorted(allowed)) or "none"
                 return refusal(400, f"unknown parameter {sorted(unknown)[0]!r}: there are {there}")
             try:
-                return packed_answer(await in_thread(lambda: encode_answer(read(request))))
+                return packed_answer(await in_thread(request.remote or "", lambda: encode_answer(read(request))))
             except ValueError as error:
                 return refusal(400, str(error))
             except (HistoryError, DamagedError) as error:

@@ -185,9 +185,18 @@ class TestLimits:
             assert (await error_of(client, "query", query="x"))[:2] == (503, "timeout")
 
     async def test_waiting_queries(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(api, "MAX_WAITING", 0)
-        async with serving() as client:
-            assert (await error_of(client, "query", query="1"))[:2] == (503, "unavailable")
+        class Slow:
+            def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+                time.sleep(0.05)
+                return []
+
+        monkeypatch.setattr(api, "MAX_WAITING_EACH", 1)
+        async with serving(Slow()) as client:
+            answers = await asyncio.gather(*(client.get("/api/v1/query", params={"query": "x"}) for _ in range(8)))
+            assert sorted({answer.status for answer in answers}) == [200, 503]
+            refused = next(answer for answer in answers if answer.status == 503)
+            assert (await refused.json())["errorType"] == "unavailable"
+            assert (await client.get("/api/v1/query", params={"query": "1"})).status == 200
 
     async def test_bodies(self, client: Client) -> None:
         async with client.post("/api/v1/query", data=BytesIO(bytes(2 << 20)), headers=FORM) as answer:

@@ -534,8 +534,8 @@ def test_maps_speak_of_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (SpanKind(), "which spans"),
-        (SpanKind(having=("a",)), "called"),
+        (SpanKind(), "select the spans"),
+        (SpanKind(having=("a",)), "give it a name"),
         (SpanKind(names=("x",), pattern="("), "regular expression"),
         (SpanKind(names=("x",), fields={"ttft": ("a",), "itl": ("a",)}), "two things"),
     ],

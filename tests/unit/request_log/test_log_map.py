@@ -31,7 +31,7 @@ def test_the_mapping_of_the_document_is_good(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("", "expected a mapping"),
-        ("system: x\ntitle: X\n", "where a time"),
+        ("system: x\ntitle: X\n", "name the field of a time"),
         ("system: x\ntitle: X\nfields: {start: t}\nextra: 1\n", "unknown field `extra`"),
         ("system: x\ntitle: X\nfields: {begin: t}\n", "Invalid enum value 'begin'"),
         ("system: X y\ntitle: X\nfields: {start: t}\n", "matching regex"),

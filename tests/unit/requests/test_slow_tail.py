@@ -257,7 +257,7 @@ def test_transfer_that_hides_in_the_queue_is_said() -> None:
     ]
     report = explained(records)
     assert report.queue_has_transfer and report.behind is None
-    assert "may be KV transfer" in report.sentence
+    assert "may include KV transfer" in report.sentence
 
 
 def test_the_worst_are_the_evidence() -> None:

@@ -126,7 +126,7 @@ def test_without_residence_gauges_alone_count() -> None:
 
 
 def test_a_load_that_nobody_tells_is_not_alike() -> None:
-    assert "not told" in change_effect.unlike(ENGINE, values(**LOAD), values(running_avg=4.0))
+    assert "not reported" in change_effect.unlike(ENGINE, values(**LOAD), values(running_avg=4.0))
 
 
 def predicted(before: float, to: float) -> PredictedValue:

@@ -1,0 +1,72 @@
+"""Turns of queries, shared among addresses: one address with many requests waits for itself, others do not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class NoTurnError(Exception):
+    """Too much waits already; the message states the limit."""
+
+
+class QueryTurns:
+    """So many pieces of work at a time. Addresses that wait take turns, each with its oldest request first."""
+
+    def __init__(self, running: int, waiting: int, share: int) -> None:
+        """running: at the same time; waiting: requests that wait, at most; share: of these, from one address."""
+        self._free = running
+        self._most = waiting
+        self._share = share
+        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def turn(self, address: str) -> AsyncIterator[None]:
+        """Wait for a turn, and keep it. Raises NoTurnError where too many wait."""
+        await self._begin(address)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _begin(self, address: str) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        waits = self._queues.get(address, ())
+        if len(waits) >= self._share:
+            raise NoTurnError(f"{len(waits)} requests of this address are waiting already")
+        if sum(map(len, self._queues.values())) >= self._most:
+            raise NoTurnError(f"{self._most} requests are waiting already")
+        turn = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(address, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._leave(address, turn)
+            else:
+                self._pass_on()
+            raise
+
+    def _leave(self, address: str, turn: asyncio.Future[None]) -> None:
+        queue = self._queues[address]
+        queue.remove(turn)
+        if not queue:
+            del self._queues[address]
+
+    def _pass_on(self) -> None:
+        """Give a turn to the address whose last one is the longest ago."""
+        while self._queues:
+            address, queue = next(iter(self._queues.items()))
+            turn = queue.popleft()
+            if queue:
+                self._queues.move_to_end(address)
+            else:
+                del self._queues[address]
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
