@@ -43,7 +43,10 @@ def check_caller(hosts: Collection[str] | None, token_file: Path | None) -> Any:
                     headers={"WWW-Authenticate": "Bearer"},
                 )
             return await handler(request)
-        if not is_allowed_host(request.headers.get("Host"), hosts):
+        named = request.headers.get("Host")
+        # In GET http://host/path that host counts, whatever the header says (RFC 9112, 3.2.2).
+        addressed = named if named is None else request.host
+        if not (is_allowed_host(named, hosts) and is_allowed_host(addressed, hosts)):
             raise web.HTTPForbidden(text=OTHER_HOST)
         return await handler(request)
 
@@ -59,7 +62,7 @@ def is_allowed_host(host: str | None, hosts: Collection[str] | None) -> bool:
         return True
     name = re.sub(r":\d*$", "", host).lower()
     try:
-        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+        address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:
         return name == "localhost" or name in {known.lower() for known in hosts}
-    return True
+    return not getattr(address, "scope_id", None)  # a scope may be any text

@@ -541,6 +541,8 @@ class TestHosts:
             ("127.0.0.1.evil.example", 403),
             ("localhost.", 403),
             ("", 403),
+            ("[::1%25evil.example]:9477", 403),
+            ("[fe80::1%evil.example]", 403),
         ],
     )
     async def test_on_loopback(self, host: str, status: int) -> None:
@@ -552,6 +554,22 @@ class TestHosts:
             assert answer.status == status
             if status == 403:
                 assert "`hosts` of [agent]" in await answer.text()
+
+    @pytest.mark.parametrize(
+        ("target", "host", "status"),
+        [
+            ("http://localhost:9477/-/healthy", "localhost", b"200"),
+            ("http://evil.example/-/healthy", "localhost", b"403"),
+            ("http://localhost/-/healthy", "evil.example", b"403"),
+            ("http://me@evil.example:9477/-/healthy", "127.0.0.1", b"403"),
+        ],
+    )
+    async def test_the_host_of_an_absolute_address_counts_as_well(self, target: str, host: str, status: bytes) -> None:
+        async with serving(hosts=allowed_hosts("127.0.0.1")) as client:
+            reader, writer = await asyncio.open_connection(client.host, client.port)
+            writer.write(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            assert (await reader.readline()).split()[1] == status
+            writer.close()
 
     async def test_names_are_refused_by_default(self, client: Client) -> None:
         for host, status in (("evil.example", 403), ("localhost", 200)):
