@@ -94,6 +94,16 @@ class CgroupSample(msgspec.Struct, frozen=True, kw_only=True):
     pressure: dict[str, float] = {}  # "cpu some" -> seconds; only of a cgroup that has an engine's process
 
 
+class RdmaPort(msgspec.Struct, frozen=True, kw_only=True):
+    """A port of an RDMA device at an instant."""
+
+    active: bool
+    rate: float | None = None  # bytes a second, as negotiated
+    sent: float | None = None  # bytes
+    received: float | None = None  # bytes
+    faults: dict[str, float] = {}  # link, dropped, resent, congestion: events
+
+
 class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     """A node at an instant. What could not be read is left out."""
 
@@ -107,6 +117,7 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     disks: dict[str, list[float]] = {}  # device -> bytes read, bytes written, seconds busy
     interfaces: dict[str, list[float]] = {}  # name -> bytes, drops, errors received; the same sent
     tcp: dict[str, float] = {}  # sent, retransmitted: segments; listen_overflows: connections
+    rdma: dict[str, RdmaPort] = {}  # by device/port
 
 
 class HostRecord(msgspec.Struct, frozen=True, kw_only=True, tag="host"):

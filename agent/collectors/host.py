@@ -20,7 +20,7 @@ import msgspec
 import psutil
 import structlog
 
-from kvitals.agent.collectors import cgroups, procfs
+from kvitals.agent.collectors import cgroups, procfs, rdma
 from kvitals.agent.collectors.cgroups import Cgroups
 from kvitals.agent.collectors.host_series import Engines, HostSeries
 from kvitals.agent.collectors.procfs import Mount
@@ -131,6 +131,7 @@ class HostSense:
                 _start_of(f"{net}/snmp") or _start_of(f"{root}/net/snmp"),
                 _start_of(f"{net}/netstat") or _start_of(f"{root}/net/netstat"),
             ),
+            rdma=rdma.read_ports(rdma.FOLDER, _start_of),
         )
 
     def _sizes(self, path: str) -> list[float]:

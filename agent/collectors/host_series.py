@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from kvitals.agent.gauge_writer import KeyedRows
-from kvitals.agent.records import OK, CgroupSample, HostRecord, NodeSample, ProcessSample
+from kvitals.agent.records import OK, CgroupSample, HostRecord, NodeSample, ProcessSample, RdmaPort
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 
@@ -193,6 +193,17 @@ def _node(row: _Row, node: NodeSample) -> None:
     for name, count in node.tcp.items():
         if name in _TCP:
             row.count(count, "", _TCP[name])
+    for port, sample in node.rdma.items():
+        _rdma_port(row, port, sample)
+
+
+def _rdma_port(row: _Row, port: str, sample: RdmaPort) -> None:
+    row.add(float(sample.active), "kvitals_host_rdma_port_active", "port", port)
+    row.add(sample.rate, "kvitals_host_rdma_rate_bytes_per_second", "port", port)
+    for direction, count in (("received", sample.received), ("sent", sample.sent)):
+        row.count(count, "", "kvitals_host_rdma_bytes_total", "port", port, "direction", direction)
+    for kind, events in sample.faults.items():
+        row.count(events, "", "kvitals_host_rdma_faults_total", "port", port, "kind", kind)
 
 
 def _processes(row: _Row, engine: str, processes: Iterable[ProcessSample]) -> None:

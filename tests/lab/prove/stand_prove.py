@@ -22,8 +22,8 @@ from ..paths import REPO, LabError
 from ..ports import HOST, Port
 from .plays import RIGHT, DrawnChange
 
-BEFORE, MOST, LIMIT = "48s", "110s", "60s"
-LONGEST_S = 420.0
+BEFORE, MOST, LIMIT = "72s", "180s", "60s"
+LONGEST_S = 560.0
 KILL_AFTER_S = 10.0
 """After the change was applied, where the prover is killed."""
 ENGINE = "prove"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kvitals.agent.collectors.host import HostSense
 from kvitals.agent.exports.metrics_page import newest
-from kvitals.agent.records import CgroupSample, HostRecord, NodeSample, ProcessSample
+from kvitals.agent.records import CgroupSample, HostRecord, NodeSample, ProcessSample, RdmaPort
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.loader import ROOT, family_of, load
 from kvitals.series.window import Window
@@ -150,6 +150,7 @@ class TestFeed:
             disks={"sda": [1.0, 2.0, 3.0]},
             interfaces={"eth0": [1.0] * 6},
             tcp=dict.fromkeys(("sent", "retransmitted", "listen_overflows"), 1.0),
+            rdma={"mlx5_0/1": RdmaPort(active=True, rate=1.0, sent=1.0, received=1.0, faults={"link": 1.0})},
         )
         level = CgroupSample(
             key="/pod/box",
@@ -230,6 +231,9 @@ texts = st.text(max_size=8)
                 disks=st.dictionaries(texts, st.lists(numbers, max_size=9), max_size=2),
                 interfaces=st.dictionaries(texts, st.lists(numbers, max_size=9), max_size=2),
                 pressure=st.dictionaries(texts, numbers, max_size=2),
+                rdma=st.dictionaries(
+                    texts, st.builds(RdmaPort, active=st.booleans(), rate=numbers, sent=numbers), max_size=2
+                ),
             ),
             processes=st.lists(
                 st.builds(
