@@ -40,7 +40,7 @@ NOT_APPLICABLE, UNKNOWN, FAILED = "not_applicable", "unknown", "failed"
 
 REASONS: dict[str, tuple[str, str]] = {
     "no_gpu": (NOT_APPLICABLE, "There is no GPU on this machine."),
-    "amd": (NOT_APPLICABLE, "The GPUs are AMD's, which kvitals does not read."),
+    "amd": (NOT_APPLICABLE, "The GPUs are AMD's: add the page of AMD's Device Metrics Exporter as a target."),
     "intel": (NOT_APPLICABLE, "The GPUs are Intel's, which kvitals does not read."),
     "driver_not_loaded": (
         UNKNOWN,
