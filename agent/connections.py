@@ -6,8 +6,9 @@
     await site.start()
 
 A `ListenerGuard` makes a `Connection` for each accepted socket, between the transport and the protocol of an HTTP
-server. It counts the connection before TLS, and one timer checks the times of all connections. A connection with a
-request under way is never closed to make room for another one.
+server. It counts the connection before TLS, and one timer checks the times of all connections. A connection that waits
+for its client, with half a body too or with an answer that the client does not read, may be closed to make room for
+another one; one whose request is being answered may not.
 """
 
 from __future__ import annotations
@@ -39,8 +40,14 @@ RETRY_SECONDS = 5
 REFUSALS = 16
 """Connections that get a 503 at the same time. Those beyond it are closed without an answer."""
 REFUSAL_SECONDS = 1.0
+GAVE_WAY = "all connections are in use, and this one sent no byte of its body for a while; send the whole body at once"
 LINGERING_SECONDS = 1.0
 """How long the rest of a body is read and dropped after its request is answered."""
+
+STALLED_SECONDS = 0.1
+"""An upload without progress for so long gives way to a new client."""
+UNREAD_SECONDS = 1.0
+"""So does a connection whose client has read nothing of its answer for so long."""
 
 _LONGEST_HEAD = max(row.max_head for row in LISTENERS.values())
 _SWEEP_SECONDS = 1.0
@@ -104,10 +111,11 @@ class ConnectionPhase(Enum):
 _WAITING = {
     ConnectionPhase.OPENED: Waiting.NEW,
     ConnectionPhase.HEAD: Waiting.NEW,
+    ConnectionPhase.REST: Waiting.UPLOAD,
     ConnectionPhase.IDLE: Waiting.IDLE,
     ConnectionPhase.ENDING: Waiting.NEW,
 }
-"""What a connection waits for in a phase; in the others a request is under way."""
+"""What a connection waits for in a phase; in the others a request is under way. Its body may still be incomplete."""
 
 
 def effective(row: Listener, ports: int = 1) -> Listener:
@@ -148,7 +156,9 @@ class ListenerGuard:
         self.make = make
         self.tls = tls
         self.loop = asyncio.get_running_loop()
-        self.connections: ConnectionTable[Connection] = ConnectionTable(row.connections, row.per_peer, {})
+        self.connections: ConnectionTable[Connection] = ConnectionTable(
+            row.connections, row.per_peer, {Waiting.UPLOAD: STALLED_SECONDS}
+        )
         self.by_protocol: dict[object, Connection] = {}
         self.refusals = 0
         self._refused = refused
@@ -237,6 +247,8 @@ class Connection(asyncio.Protocol):
             return
         if self._follow(data):
             self._inner.data_received(data)
+            if self.phase is ConnectionPhase.REQUEST:
+                self._follow_body()
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received() if self._inner is not None else None
@@ -263,6 +275,7 @@ class Connection(asyncio.Protocol):
             self._received = 0
         self._enter(ConnectionPhase.REQUEST)
         self._wants_body = wants_body
+        self._follow_body()
 
     def end(self) -> None:
         """The request is answered."""
@@ -282,18 +295,20 @@ class Connection(asyncio.Protocol):
         return self._guard.loop.time() - self.since
 
     def may_give_way(self) -> bool:
-        """Whether no answer is under way: the table has those alone that wait for a request."""
-        return not self._unsent_bytes()
+        """Whether no answer is under way, or nobody reads it: the table has those alone that wait for their client."""
+        return not self._unsent_bytes() or self._is_unread(self._guard.loop.time())
 
     def give_way(self) -> None:
         """End, so that another client can be served."""
-        self.close()
+        uploads = self.phase is ConnectionPhase.REQUEST and not self._unsent_bytes()
+        self.close(_answer(self._guard.row, "503 Service Unavailable", GAVE_WAY) if uploads else b"")
 
     def check(self, now: float) -> None:
         """Close the connection where a time of the row is over."""
         row, size = self._guard.row, self._unsent_bytes()
         if size != self._unsent:
             self._unsent, self._unsent_since = size, now
+        self._guard.connections.unread(self, self._is_unread(now))
         if size:
             if row.body and now - self._unsent_since > row.body:
                 self.close()
@@ -355,6 +370,17 @@ class Connection(asyncio.Protocol):
         early, self._early = bytes(self._early), bytearray()
         if early:
             self.data_received(early)
+
+    def _is_unread(self, now: float) -> bool:
+        """Whether the client has read nothing of its answer for a while."""
+        return bool(self._unsent) and now - self._unsent_since >= UNREAD_SECONDS
+
+    def _follow_body(self) -> None:
+        """Note whether the request under way waits for more of its body."""
+        if self._wants_body():
+            self._guard.connections.waits(self, Waiting.UPLOAD)
+        else:
+            self._guard.connections.served(self)
 
     def _follow(self, data: bytes) -> bool:
         """Keep track of the bytes of a request. False where the server must not get them."""

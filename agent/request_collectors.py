@@ -71,7 +71,11 @@ class RequestSenses:
             from kvitals.agent.collectors.otlp import OtlpSense  # takes memory, so it is loaded where it is used
 
             self._otlp = OtlpSense(
-                config.otlp, self._tenants, config.tenants.attributes, is_full=lambda: self._refuses("otlp")
+                config.otlp,
+                self._tenants,
+                config.tenants.attributes,
+                is_full=lambda: self._refuses("otlp"),
+                hosts=config.agent.hosts,
             )
             said += await self._otlp.open()
         return said

@@ -12,7 +12,7 @@ from aiohttp import web
 from rich.console import Console
 
 from kvitals.agent.connections import GuardedRunner, GuardedSite, effective
-from kvitals.agent.exports.browsers import refuse_cross_site
+from kvitals.agent.exports.host_names import refuse_others
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.records import ScrapeRecord, decode
 from kvitals.app.sources.recording import RecordingError
@@ -68,6 +68,6 @@ def _app(times: list[float], records: list[ScrapeRecord], shift: float) -> web.A
         content_type = {"Content-Type": record.content_type} if record.content_type else {}
         return web.Response(body=record.body, headers=content_type)
 
-    app = web.Application(middlewares=[refuse_cross_site])
+    app = web.Application(middlewares=refuse_others(HOST))
     app.router.add_get("/metrics", metrics)
     return app

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import structlog
@@ -56,12 +56,14 @@ class OtlpSense:
         tenant_attributes: Sequence[str],
         clock: Callable[[], float] = time.time,
         is_full: Callable[[], bool] = lambda: False,
+        hosts: Collection[str] = (),
     ) -> None:
         """`tenant_attributes` of spans name a tenant; `clock` tells seconds since the epoch; `is_full`: whether the
-        process has no room for more, so that exporters are asked to wait."""
+        process has no room for more, so that exporters are asked to wait; `hosts`: names by which the HTTP server may
+        be called, beside localhost and addresses."""
         self._whose = whose
         self._intake = SpanIntake(settings, SpanReader(whose, tenant_attributes), clock)
-        self._doors = _doors(settings, self._intake)
+        self._doors = _doors(settings, self._intake, hosts)
         self._intake.is_full = is_full
         self._shut = dict.fromkeys(self._doors, "not opened yet")  # door -> why nothing comes in there
         self._keeper: asyncio.Task[None] | None = None
@@ -124,13 +126,13 @@ class OtlpSense:
         )
 
 
-def _doors(settings: Otlp, intake: SpanIntake) -> dict[str, Door]:
+def _doors(settings: Otlp, intake: SpanIntake, hosts: Collection[str]) -> dict[str, Door]:
     """The ways in by name. gRPC is imported where it is used only: it costs time and memory."""
     doors: dict[str, Door] = {}
     if settings.http:
         from kvitals.agent.collectors.otlp_http import HttpDoor
 
-        doors[f"http://{settings.http}"] = HttpDoor(settings, intake)
+        doors[f"http://{settings.http}"] = HttpDoor(settings, intake, hosts)
     if settings.grpc:
         from kvitals.agent.collectors.otlp_grpc import GrpcDoor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 from aiohttp import web
@@ -15,7 +15,7 @@ from kvitals.agent.collectors import otlp_json, otlp_wire
 from kvitals.agent.collectors.otlp_intake import BusyError, SpanIntake
 from kvitals.agent.collectors.otlp_wire import OtlpFormatError, SpanGroup
 from kvitals.agent.connections import GuardedRunner, GuardedSite
-from kvitals.agent.exports.browsers import refuse_cross_site
+from kvitals.agent.exports.host_names import refuse_others
 from kvitals.agent.inbound import server_tls
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.request_body import BROKEN_BODY
@@ -33,17 +33,19 @@ _DECODE: dict[str, Callable[[bytes], list[SpanGroup]]] = {PROTOBUF: otlp_wire.gr
 class HttpDoor:
     """The server on its address."""
 
-    def __init__(self, settings: Otlp, intake: SpanIntake) -> None:
+    def __init__(self, settings: Otlp, intake: SpanIntake, hosts: Collection[str] = ()) -> None:
+        """hosts: names by which the server may be called, beside localhost and addresses."""
         assert settings.http_address is not None
         self._address = settings.http_address
         self._settings = settings
         self._intake = intake
+        self._hosts = hosts
         self._runner: GuardedRunner | None = None
         self._site: GuardedSite | None = None
 
     async def open(self) -> None:
         """Listen. Raises OSError where the address or the certificate is no good."""
-        app = web.Application(middlewares=[refuse_cross_site])
+        app = web.Application(middlewares=refuse_others(self._address[0], self._hosts))
         app.router.add_post("/v1/traces", self._traces)
         for signal in ("metrics", "logs"):
             app.router.add_post(f"/v1/{signal}", self._others)

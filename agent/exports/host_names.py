@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
+from kvitals.agent.exports.browsers import refuse_cross_site
 from kvitals.agent.inbound import has_token
 from kvitals.config.hosts import is_loopback
 
@@ -51,6 +52,13 @@ def check_caller(hosts: Collection[str] | None, token_file: Path | None) -> Any:
         return await handler(request)
 
     return check
+
+
+def refuse_others(bound_to: str, more: Collection[str] = ()) -> list[Any]:
+    """The middlewares of a server without a token: they refuse other host names, and pages of other sites.
+
+    Both are needed: a page whose own name leads to 127.0.0.1 sends an Origin that equals the Host header."""
+    return [check_caller(allowed_hosts(bound_to, more), None), refuse_cross_site]
 
 
 def is_allowed_host(host: str | None, hosts: Collection[str] | None) -> bool:

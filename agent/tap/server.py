@@ -15,7 +15,7 @@ from aiohttp import web
 
 from kvitals.agent.connections import GuardedRunner, GuardedSite
 from kvitals.agent.descriptors import MOST, raise_limit
-from kvitals.agent.exports.browsers import refuse_cross_site
+from kvitals.agent.exports.host_names import refuse_others
 from kvitals.agent.exports.metrics_page import CONTENT_TYPE
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.tap.books import Books
@@ -113,7 +113,7 @@ class Tap:
         async def metrics(_: web.Request) -> web.Response:
             return web.Response(body=render(self.books, self.delivery), headers={"Content-Type": CONTENT_TYPE})
 
-        app = web.Application(middlewares=[refuse_cross_site])
+        app = web.Application(middlewares=refuse_others(address[0]))
         app.router.add_get("/metrics", metrics)
         self._runner = GuardedRunner(app)
         await self._runner.setup()

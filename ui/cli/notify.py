@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from aiohttp import web
 
 from kvitals.agent import loop_watch, stopping
 from kvitals.agent.connections import GuardedRunner, GuardedSite
-from kvitals.agent.exports.browsers import refuse_cross_site
+from kvitals.agent.exports.host_names import refuse_others
 from kvitals.agent.exports.metrics_page import CONTENT_TYPE, render
 from kvitals.agent.listeners import LISTENERS
 from kvitals.app.errors import UsageError
@@ -64,16 +64,20 @@ def do(args: argparse.Namespace) -> int:
         )
     chosen = setup(args)
     notifier = Notifier(table, OfFleet(prometheus.access(args), chosen), mutes=lambda: chosen.config.mutes)
-    loop_watch.run(_run(notifier, table, address, chosen.knowledge.families))
+    loop_watch.run(_run(notifier, table, address, chosen.knowledge.families, chosen.config.agent.hosts))
     return 0
 
 
 async def _run(
-    notifier: Notifier, table: NotifyTable, address: tuple[str, int], families: Mapping[str, Family]
+    notifier: Notifier,
+    table: NotifyTable,
+    address: tuple[str, int],
+    families: Mapping[str, Family],
+    hosts: Collection[str],
 ) -> None:
     stop = asyncio.Event()
     stopping.on_signals(stop)
-    app = web.Application(middlewares=[refuse_cross_site])
+    app = web.Application(middlewares=refuse_others(address[0], hosts))
     add_notify(app, notifier, table.token_file)
     window = Window(WINDOW_SECONDS, MAX_SERIES)
     add_families(app, notifier, window, {}, own_loop=True)

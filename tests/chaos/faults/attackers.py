@@ -73,7 +73,7 @@ Call = Callable[[], Awaitable[None]]
 
 async def slow_heads(field: Field) -> Report:
     """A byte of a head every second, on 60 connections to each listener."""
-    head = b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nX-A: "
+    head = b"POST /v1/traces HTTP/1.1\r\nHost: localhost\r\nX-A: "
     return await _dripping(field, (field.tap, field.http, field.agent), dict.fromkeys(_ports(field), head), b"a")
 
 

@@ -143,8 +143,39 @@ async def test_bodies_that_never_arrive_leave_room_for_other_addresses() -> None
     async with Server(ROW).running() as server:
         for _ in range(40):
             await server.open(said=POST)
-        assert server.refused == 36
         assert await answer(await server.open("127.0.0.2")) == "200 OK"
+
+
+async def test_bodies_that_stall_give_way_also_where_several_addresses_have_all_places() -> None:
+    async with Server(ROW).running() as server:
+        stalled = [await server.open(f"127.0.0.{2 + n % 2}", POST + b"x") for n in range(6)]
+        await asyncio.sleep(2 * connections.STALLED_SECONDS)
+        assert await answer(await server.open("127.0.0.9")) == "200 OK"
+        assert server.refused == 0
+        assert await status(stalled[0]) == "503 Service Unavailable"
+        assert b"send the whole body at once" in await stalled[0][0].read()
+
+
+async def test_a_body_that_arrives_stays_and_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STALLED_SECONDS", 4.0)  # a busy machine may pause this test
+    async with Server(replace(ROW, connections=2, per_peer=2)).running() as server:
+        moving = [await server.open(said=POST) for _ in range(2)]
+        for _ in range(9):
+            for _, writer in moving:
+                writer.write(bytes(10_000))
+            refused = await server.open("127.0.0.2")
+            assert await status(refused) == "503 Service Unavailable"
+        for _, writer in moving:
+            writer.write(bytes(10_000))
+        assert [await status(one) for one in moving] == ["200 OK", "200 OK"]
+
+
+async def test_clients_that_do_not_read_give_way() -> None:
+    async with Server(ROW).running() as server:
+        for n in range(6):
+            await server.open(f"127.0.0.{2 + n % 2}", GET.replace(b"/ ", b"/large "), limit=1024)
+        await asyncio.sleep(connections.UNREAD_SECONDS + 2.2)  # a sweep notices the size, and one that it stays
+        assert await answer(await server.open("127.0.0.9")) == "200 OK"
 
 
 @pytest.mark.parametrize(

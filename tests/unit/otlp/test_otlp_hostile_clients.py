@@ -16,11 +16,15 @@ from hypothesis import strategies as st
 from otlp_stage import EXPORT, GRPC, HTTP, call, good, listening, post, taken
 from span_fixtures import lines, protobuf
 
+from kvitals.agent import connections
 from kvitals.agent.collectors import otlp_grpc, otlp_http, otlp_json, otlp_wire
 from kvitals.agent.collectors.grpc_front import QUIET_SECONDS
 from kvitals.agent.listeners import LISTENERS
 
-HEAD = b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\nContent-Length: 1000\r\n\r\n"
+HEAD = (
+    b"POST /v1/traces HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-protobuf\r\n"
+    b"Content-Length: 1000\r\n\r\n"
+)
 
 
 async def test_a_client_that_never_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +94,7 @@ async def test_a_call_whose_request_never_ends(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_connections_are_bounded_and_the_idle_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LISTENERS, "otlp_http", replace(LISTENERS["otlp_http"], connections=2, per_peer=2))
+    monkeypatch.setattr(connections, "STALLED_SECONDS", 60.0)
     async with listening() as sense:
         half = HEAD[:20]
         clients = [await asyncio.open_connection("127.0.0.1", sense.ports[HTTP]) for _ in range(2)]
@@ -101,7 +106,7 @@ async def test_connections_are_bounded_and_the_idle_give_way(monkeypatch: pytest
         clients.append(await asyncio.open_connection("127.0.0.1", sense.ports[HTTP]))
         clients[2][1].write(HEAD)
         await asyncio.sleep(0.05)
-        assert (await post(sense, good()))[0] == 503  # the others have requests under way
+        assert (await post(sense, good()))[0] == 503  # the others have bodies under way
         assert taken(sense)[1] == {"busy": 1}
         for _, writer in clients:
             writer.close()
@@ -216,3 +221,15 @@ def test_a_damaged_recording_is_read_or_refused(data: st.DataObject) -> None:
             continue
         for group in found:
             list(group.spans)
+
+
+async def test_a_page_whose_own_name_leads_to_loopback_cannot_write() -> None:
+    """DNS rebinding: Origin and Host are equal, and neither is a name of this machine."""
+    async with listening() as sense:
+        reader, writer = await asyncio.open_connection("127.0.0.1", sense.ports[HTTP])
+        writer.write(
+            b"POST /v1/traces HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\n"
+            b"Sec-Fetch-Site: same-origin\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+        )
+        assert (await reader.readline()).split()[1] == b"403"
+        writer.close()
