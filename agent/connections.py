@@ -19,6 +19,7 @@ import resource
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
 from typing import cast
@@ -469,7 +470,8 @@ class Connection(asyncio.Protocol):
 
         guard.refusals += 1
         raw.write(guard.refusal(self))
-        raw.write_eof()
+        with suppress(OSError):  # the client has reset the connection
+            raw.write_eof()
         guard.loop.call_later(REFUSAL_SECONDS, done)
 
 

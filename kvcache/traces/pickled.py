@@ -17,6 +17,8 @@ from kvitals.kvcache.traces.request import TraceError, TraceRequest, TraceUnits
 
 MAX_BYTES = 64 << 20
 """Of a dump."""
+MAX_VALUES = 8_000_000
+"""Of a dump: numbers, texts and containers. One of a byte may take 64 bytes in memory."""
 UNITS = TraceUnits("SGLang request dump", "s", 16, fixed=True)
 
 
@@ -28,7 +30,7 @@ def read_pickled(data: bytes, name: str) -> Iterator[TraceRequest]:
     if len(data) > MAX_BYTES:
         raise TraceError(f"{name}: a SGLang dump of more than {MAX_BYTES >> 20} MB; dump fewer requests into a file")
     try:
-        dump = _unpickle(data)
+        dump = _unpickle(data, name)
         entries = dump.get("requests") if isinstance(dump, dict) else dump
         if not isinstance(entries, list):
             raise TraceError(f"{name}: a pickle without a list of requests; expected a SGLang request dump")
@@ -40,7 +42,7 @@ def read_pickled(data: bytes, name: str) -> Iterator[TraceRequest]:
         raise TraceError(f"{name}: not a SGLang request dump: {type(error).__name__}: {error}") from error
 
 
-def _unpickle(data: bytes) -> Any:
+def _unpickle(data: bytes, file: str) -> Any:
     class Inert:
         """Stands for every class and function that the file names."""
 
@@ -48,10 +50,29 @@ def _unpickle(data: bytes) -> Any:
             return super().__new__(cls)
 
     class Unpickler(pickle._Unpickler):
+        dispatch = _Bounded(pickle._Unpickler.dispatch, file)
+
         def find_class(self, _module: str, _name: str) -> type:
             return Inert
 
     return Unpickler(io.BytesIO(data)).load()
+
+
+class _Bounded(dict[int, Any]):
+    """The unpickler's functions by operation, for so many operations. Raises TraceError beyond them."""
+
+    def __init__(self, functions: dict[int, Any], file: str) -> None:
+        super().__init__(functions)
+        self._file = file
+        self._left = MAX_VALUES
+
+    def __getitem__(self, operation: int) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise TraceError(
+                f"{self._file}: a SGLang dump of more than {MAX_VALUES:,} values; dump fewer requests a file"
+            )
+        return super().__getitem__(operation)
 
 
 def _request(entry: Any, where: str) -> TraceRequest:

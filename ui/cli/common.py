@@ -33,6 +33,15 @@ EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
 SLO_NAMES = {"ttft": "ttft_p99", "ttft_p99": "ttft_p99", "itl": "itl_p99", "itl_p99": "itl_p99"}
 
 
+def file_problem(path: Path) -> str:
+    """Why a path names no file that can be read; empty where it names one."""
+    if path.is_file():
+        return ""
+    if not path.exists():
+        return "no such file"
+    return "a directory, not a file" if path.is_dir() else "not a regular file"
+
+
 def exit_code(document: Triage) -> int:
     """0 healthy, 1 findings, 3 could not tell."""
     return {True: EXIT_HEALTHY, False: EXIT_FINDINGS, None: EXIT_UNKNOWN}[document.healthy]

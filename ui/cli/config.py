@@ -29,6 +29,7 @@ from kvitals.ui.cli.common import (
     EXIT_HEALTHY,
     EXIT_UNKNOWN,
     answer_console,
+    file_problem,
     parse_duration,
     status_console,
     url_of,
@@ -84,8 +85,8 @@ def check(args: argparse.Namespace) -> int:
     path = args.file or find()
     if path is None:
         raise UsageError("no kvitals.toml in the usual places; name one, or write one with `kvitals init`")
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file; `kvitals init --out {path}` writes one")
+    if problem := file_problem(path):
+        raise UsageError(f"{path}: {problem}; `kvitals init --out FILE` writes one")
     try:
         config = load(path)
     except ConfigError as error:

@@ -13,7 +13,7 @@ from kvitals.app.errors import UsageError
 from kvitals.app.offered_sources import OfferedSources
 from kvitals.config.hosts import is_loopback
 from kvitals.ui.cli import prometheus
-from kvitals.ui.cli.common import add_judging_options, agent_of, parse_address, setup, status_console
+from kvitals.ui.cli.common import add_judging_options, agent_of, file_problem, parse_address, setup, status_console
 from kvitals.ui.cli.failures import failure_text
 
 ADDRESS = "127.0.0.1:9480"
@@ -69,8 +69,8 @@ def _address(args: argparse.Namespace) -> tuple[str, int] | None:
             f"--http {args.http}: the server listens on this machine only, such as {ADDRESS}; put a proxy with TLS in"
             " front for other machines"
         )
-    if args.token_file is not None and not args.token_file.is_file():
-        raise UsageError(f"--token-file {args.token_file}: no such file")
+    if args.token_file is not None and (problem := file_problem(args.token_file)):
+        raise UsageError(f"--token-file {args.token_file}: {problem}")
     return address
 
 

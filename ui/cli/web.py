@@ -18,6 +18,7 @@ from kvitals.ui.cli.common import (
     add_judging_options,
     agent_of,
     configuration,
+    file_problem,
     parse_slo,
     parse_url,
     port_number,
@@ -72,13 +73,13 @@ def settings_of(args: argparse.Namespace) -> PageSettings:
         raise UsageError(
             "--identity-header is believed, so only a proxy on this machine may reach the page: leave --address away"
         )
-    if args.password_file is not None and not args.password_file.is_file():
-        raise UsageError(f"--password-file {args.password_file}: no such file")
+    if args.password_file is not None and (problem := file_problem(args.password_file)):
+        raise UsageError(f"--password-file {args.password_file}: {problem}")
     if not 1 <= args.max_upload <= MAX_UPLOAD_MEGABYTES:
         raise UsageError(f"--max-upload {args.max_upload}: write 1 to {MAX_UPLOAD_MEGABYTES}")
     recording = args.source if "://" not in args.source else ""
-    if recording and not Path(recording).is_file():
-        raise UsageError(f"{recording}: no such file; give a recording, or the URL of an agent")
+    if recording and (problem := file_problem(Path(recording))):
+        raise UsageError(f"{recording}: {problem}; give a recording, or the URL of an agent")
     if args.source and args.prometheus:
         raise UsageError("only one source: remove --prometheus or the other source")
     if lost := next((one for one in args.rules if not one.is_dir()), None):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import aiohttp
@@ -251,3 +252,12 @@ def test_compare_shows_an_engine_busy_that_ran_requests_all_the_time(capsys: pyt
     _, out = run(capsys, "compare", heavy, heavy, "--all")
     row = next(line for line in out.splitlines() if line.startswith("busy share"))
     assert float(row.split()[3]) > 50
+
+
+def test_a_pipe_and_a_directory_are_not_called_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, problem in (("pipe", "not a regular file"), (".", "a directory, not a file"), ("none", "no such file")):
+        with pytest.raises(SystemExit) as stop:
+            main(["config", "check", str(tmp_path / path)])
+        assert stop.value.code == 2
+        assert problem in capsys.readouterr().err

@@ -125,6 +125,15 @@ def test_a_pickle_cannot_ask_for_memory_that_it_does_not_have() -> None:
             list(pickled.read_pickled(bomb, "bomb"))
 
 
+@pytest.mark.parametrize("operation", [b"(", b"]", b"}", b")"])
+def test_a_pickle_of_many_containers_is_refused_before_it_takes_memory(
+    operation: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pickled, "MAX_VALUES", 1000)
+    with pytest.raises(TraceError, match="bomb: a SGLang dump of more than 1,000 values"):
+        list(pickled.read_pickled(b"\x80\x04]" + operation * 10_000_000 + b".", "bomb"))
+
+
 @pytest.mark.parametrize(
     ("text", "nearest"),
     [
