@@ -114,7 +114,7 @@ def test_journeys_are_scored_by_what_they_need(loaded: InspectedTarget) -> None:
     traces = scores["traces"]
     assert (traces.have, traces.of) == (3, 3)
     cascade = scores["cascade"]
-    assert [lack.what for lack in cascade.lacks] == ["what is recomputed, block by block"]
+    assert [lack.what for lack in cascade.lacks] == ["recomputed blocks"]
     assert scores["triage"].have < scores["triage"].of
 
 
