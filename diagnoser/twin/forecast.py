@@ -144,7 +144,7 @@ def forecast(of: TwinSubject, texts: Sequence[str], *, draws: int = DRAWS, seed:
     changes = tuple(change_of(text, of.system, known) for text in texts)
     if not changes:
         raise SettingError("--set: name a setting, such as --set max-num-seqs=16")
-    measured = _measured(of)
+    measured = measured_quantities(of)
     simulated: Values = {}
     fit: StepFit | None = None
     try:
@@ -283,8 +283,8 @@ def _largest_step(of: TwinSubject) -> float:
     return float(sizes.bounds[min(place, len(sizes.bounds) - 2)])
 
 
-def _measured(of: TwinSubject) -> Values:
-    """The same quantities as the engine's counters show them."""
+def measured_quantities(of: TwinSubject) -> Values:
+    """The quantities of the latest load as the engine's counters show them; None where unknown."""
     period = of.period
     seconds = float(period.seconds.sum()) if len(period) else 0.0
     if not seconds:
@@ -321,8 +321,9 @@ def _mean_itl(run: SimulatedRun) -> float | None:
 
 
 def _values(run: SimulatedRun, overhead: float, histograms: Mapping[str, Histogram]) -> Values:
-    """The quantities of a simulation, latencies through the engine's own buckets."""
-    ttft = run.ttft + overhead
+    """The quantities of a simulation, latencies through the engine's own buckets. overhead: mean seconds of a first
+    token outside the scheduler, exponentially distributed."""
+    ttft = run.ttft + overhead * np.random.default_rng(0).exponential(size=len(run.ttft))
     binned = {}
     if "ttft" in histograms:
         binned["ttft"] = histograms["ttft"].of(ttft, np.ones_like(ttft))
@@ -405,7 +406,7 @@ class _Prediction:
         rows = max(int(kind.load.seconds / self._every), 1)
         speed = resampled(kind.fit.factors, self._every, rows, self._rng)
         now = self._simulated(self._now, step, kind, speed, number)
-        drifted = speed * float(np.exp(self._rng.normal(0.0, kind.fit.drift)))
+        drifted = speed * kind.fit.next_speed(self._rng)
         then = self._simulated(self._then, step, kind, drifted, number)
         grown = then.step_seconds / now.step_seconds if now.step_seconds else 1.0
         share = float(self._rng.random())  # of the front end's time that grows with the steps

@@ -27,6 +27,7 @@ BLOCK_SECONDS = 5.0
 """Length of the blocks of consecutive intervals that the bootstrap draws: slow moments of a machine last as long."""
 DRIFT_SECONDS = 15.0
 """Length of the parts whose speeds are compared: a change is followed by another minute, not by the same one."""
+MAX_DEVIATIONS = 4.0
 HUBER = 1.5
 PRIOR_DEVIATION = 0.25
 """Standard deviation of a term's share of the mean step before any data: each draw begins with shares at random. Where
@@ -61,14 +62,15 @@ class StepFit:
     """A fitted step time and how far it can be trusted.
 
     draws: step times of bootstrap samples. factors: measured over fitted step time, an interval each, in order. drift:
-    standard deviation of the log of the speed of one part of the time against another. sequences, prefill: the lowest
-    and the highest means of a step that were seen. intervals: that were fitted.
+    standard deviation of the log of the speed of one part of the time against another; parts: how many these are.
+    sequences, prefill: the lowest and the highest means of a step that were seen. intervals: that were fitted.
     """
 
     step: StepTime
     draws: tuple[StepTime, ...]
     factors: Floats
     drift: float
+    parts: int
     sequences: tuple[float, float]
     prefill: tuple[float, float]
     context: float
@@ -77,6 +79,13 @@ class StepFit:
     def times(self, factor: float) -> StepFit:
         """Of an engine that is slower by a factor."""
         return replace(self, step=self.step.times(factor), draws=tuple(one.times(factor) for one in self.draws))
+
+    def next_speed(self, rng: np.random.Generator) -> float:
+        """A factor of the step time in another part of time: Student's t, as the deviation is known from few parts."""
+        if self.parts < 2:
+            return 1.0
+        wide = float(np.clip(rng.standard_t(self.parts - 1), -MAX_DEVIATIONS, MAX_DEVIATIONS))
+        return float(np.exp(wide * self.drift * np.sqrt(1.0 + 1.0 / self.parts)))
 
     def spread(self, prefill: float, sequences: float, context: float) -> float:
         """The 95th percentile of such a step's seconds over the 5th: how well the load determines it."""
@@ -122,7 +131,7 @@ def fit_step_time(intervals: ScrapeIntervals, *, draws: int = 40, seed: int = 0)
         StepTime(*step.tolist()),
         tuple(samples),
         factors[:means],
-        _drift(factors[:means], design.length),
+        *_drift(factors[:means], design.length),
         (float(sequences.min()), float(sequences.max())),
         (float(prefill.min()), float(prefill.max())),
         float((context / np.maximum(sequences, 1e-9)).mean()),
@@ -228,7 +237,8 @@ def nonnegative_least_squares(matrix: Floats, target: Floats) -> Floats:
     return best
 
 
-def _drift(factors: Floats, length: float) -> float:
+def _drift(factors: Floats, length: float) -> tuple[float, int]:
+    """Standard deviation between parts of `DRIFT_SECONDS`, and how many these are."""
     parts = max(int(len(factors) * length / DRIFT_SECONDS), 2)
     means = [float(np.log(part).mean()) for part in np.array_split(factors, parts) if len(part)]
-    return float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
+    return (float(np.std(means, ddof=1)) if len(means) > 1 else 0.0), len(means)
