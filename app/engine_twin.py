@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,10 @@ from kvitals.diagnoser.change_effect import latest_changes
 from kvitals.diagnoser.steps import Ask
 from kvitals.diagnoser.twin.forecast import TwinDocument, TwinSubject, forecast, load_period
 from kvitals.diagnoser.twin.intervals import read_histograms, read_intervals
-from kvitals.diagnoser.twin.settings import SettingError
+from kvitals.diagnoser.twin.settings import FLAGS, SettingError
 from kvitals.kvcache.accesses import Accesses
 from kvitals.rules.expressions import expression
+from kvitals.rules.finding import Triage
 from kvitals.rules.model import SCOPES
 from kvitals.series.types import Labels
 
@@ -66,6 +68,31 @@ def forecasts(
         return [forecast(one, texts, seed=seed) for one in subjects]
     except SettingError as error:
         raise UsageError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class AdvisedSetting:
+    """A setting that a lever advises for an engine, as `flag=value`."""
+
+    lever: str
+    code: str
+    engine: str
+    text: str
+
+
+def advised_settings(document: Triage) -> list[AdvisedSetting]:
+    """The settings of a triage's levers that a twin can simulate, each once, in the triage's order."""
+    known = {flag.name for flags in FLAGS.values() for flag in flags}
+    settings: dict[tuple[str, str], AdvisedSetting] = {}
+    for finding in (*document.causes, *document.symptoms, *document.notes):
+        for advice in finding.levers:
+            setting = advice.setting
+            name = setting.flag.removeprefix("--") if setting is not None else ""
+            engine = finding.entity.labels.get("engine", "")
+            if setting is not None and name in known and setting.to.isdecimal() and engine:
+                text = f"{name}={setting.to}"
+                settings.setdefault((engine, text), AdvisedSetting(advice.lever, finding.code, engine, text))
+    return list(settings.values())
 
 
 def engine_lookups(path: Path) -> Accesses | None:

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from kvitals.diagnoser.twin.intervals import Histogram, ScrapeIntervals
+from kvitals.diagnoser.twin.intervals import BucketCounts, ScrapeIntervals
 from kvitals.diagnoser.twin.scheduler import SchedulerSettings, SimulatedRun, simulate
 from kvitals.diagnoser.twin.settings import (
     UNMODELLED,
     KnownSettings,
     SettingError,
     TwinChange,
+    apply_changes,
     change_of,
-    changed,
     settings_now,
 )
-from kvitals.diagnoser.twin.step_time import FitError, StepFit, StepTime, fit_step_time, resampled
-from kvitals.diagnoser.twin.workload import ArrivalKind, Workload, arrival_kind, of_accesses, of_histograms
+from kvitals.diagnoser.twin.simulated_load import ArrivalKind, SimulatedLoad, arrival_kind, of_accesses, of_histograms
+from kvitals.diagnoser.twin.step_time import FitError, StepFit, StepTime, fit_step_time, resample_factors
 from kvitals.kvcache.accesses import Accesses
 from kvitals.series.types import Floats, Labels
 
@@ -99,7 +99,7 @@ class TwinSubject:
     system: str
     intervals: ScrapeIntervals
     period: ScrapeIntervals
-    histograms: Mapping[str, Histogram]
+    histograms: Mapping[str, BucketCounts]
     facts: Mapping[str, float]
     accesses: Accesses | None = None
 
@@ -109,7 +109,7 @@ class _Kind:
     """A way of arrivals and the present as it simulates it. fit: with the correction that gives the measured ITL.
     overhead: seconds of a first token outside the scheduler."""
 
-    load: Workload
+    load: SimulatedLoad
     fit: StepFit
     run: SimulatedRun
     overhead: float
@@ -154,7 +154,7 @@ def forecast(of: TwinSubject, texts: Sequence[str], *, draws: int = DRAWS, seed:
         best = max(kinds, key=lambda kind: kind.weight)
         simulated = _values(best.run, best.overhead, of.histograms)
         _check_present(measured, simulated)
-        predicted = _Prediction(of, known.scheduler, changed(known.scheduler, changes), kinds, measured, seed)
+        predicted = _Prediction(of, known.scheduler, apply_changes(known.scheduler, changes), kinds, measured, seed)
         rows = predicted.rows(draws, simulated)
         load, reason = " or ".join(kind.title for kind in kinds), ""
     except (_NoPredictionError, FitError) as error:
@@ -223,7 +223,7 @@ def _kind(
     seed: int,
 ) -> _Kind:
     lone = _lone(of, settings)
-    load: Workload
+    load: SimulatedLoad
     if _has_lookups(of):
         assert of.accesses is not None
         load = of_accesses(of.accesses, of.period, dict(of.histograms), closed=way, lone=lone, seed=seed)
@@ -307,7 +307,7 @@ def measured_quantities(of: TwinSubject) -> Values:
     }
 
 
-def _quantiles(histograms: Mapping[str, Histogram]) -> Values:
+def _quantiles(histograms: Mapping[str, BucketCounts]) -> Values:
     read: Values = {}
     for name in ("ttft", "itl"):
         for percent in (50, 99):
@@ -320,7 +320,7 @@ def _mean_itl(run: SimulatedRun) -> float | None:
     return float(np.average(run.itl, weights=run.itl_tokens)) if run.itl_tokens.sum() else None
 
 
-def _values(run: SimulatedRun, overhead: float, histograms: Mapping[str, Histogram]) -> Values:
+def _values(run: SimulatedRun, overhead: float, histograms: Mapping[str, BucketCounts]) -> Values:
     """The quantities of a simulation, latencies through the engine's own buckets. overhead: mean seconds of a first
     token outside the scheduler, exponentially distributed."""
     ttft = run.ttft + overhead * np.random.default_rng(0).exponential(size=len(run.ttft))
@@ -404,7 +404,7 @@ class _Prediction:
         kind = self._kinds[int(self._rng.choice(len(self._kinds), p=self._weights))]
         step = kind.fit.draws[number % len(kind.fit.draws)]
         rows = max(int(kind.load.seconds / self._every), 1)
-        speed = resampled(kind.fit.factors, self._every, rows, self._rng)
+        speed = resample_factors(kind.fit.factors, self._every, rows, self._rng)
         now = self._simulated(self._now, step, kind, speed, number)
         drifted = speed * kind.fit.next_speed(self._rng)
         then = self._simulated(self._then, step, kind, drifted, number)

@@ -91,7 +91,7 @@ class ScrapeIntervals:
 
 
 @dataclass(frozen=True)
-class Histogram:
+class BucketCounts:
     """Observations by upper bound, cumulative; the last bound is infinity."""
 
     bounds: Floats
@@ -115,11 +115,11 @@ class Histogram:
         inside = float(self.counts[at]) - before
         return low + (float(self.bounds[at]) - low) * ((rank - before) / inside if inside else 1.0)
 
-    def of(self, values: Floats, weights: Floats) -> Histogram:
+    def of(self, values: Floats, weights: Floats) -> BucketCounts:
         """Other observations in the same buckets."""
         place = np.searchsorted(self.bounds, values, side="left")
         counts = np.bincount(np.minimum(place, len(self.bounds) - 1), weights=weights, minlength=len(self.bounds))
-        return Histogram(self.bounds, np.cumsum(counts))
+        return BucketCounts(self.bounds, np.cumsum(counts))
 
 
 def read_intervals(ask: Ask, start: float, end: float, gap: float) -> dict[Labels, ScrapeIntervals]:
@@ -142,9 +142,9 @@ def read_intervals(ask: Ask, start: float, end: float, gap: float) -> dict[Label
     return intervals
 
 
-def read_histograms(ask: Ask, engine: Labels, start: float, end: float) -> dict[str, Histogram]:
+def read_histograms(ask: Ask, engine: Labels, start: float, end: float) -> dict[str, BucketCounts]:
     """Growth of an engine's histograms of latencies and lengths from one time to another, without a restart between."""
-    read: dict[str, Histogram] = {}
+    read: dict[str, BucketCounts] = {}
     for name, family in _HISTOGRAMS.items():
         growth: dict[float, float] = {}
         for sign, at in ((-1.0, start), (1.0, end)):
@@ -154,7 +154,7 @@ def read_histograms(ask: Ask, engine: Labels, start: float, end: float) -> dict[
                     growth[le] = growth.get(le, 0.0) + sign * float(series.values[-1])
         bounds = sorted(le for le in growth if le == le)
         if bounds and np.isinf(bounds[-1]):
-            read[name] = Histogram(np.array(bounds), np.maximum.accumulate([max(growth[le], 0.0) for le in bounds]))
+            read[name] = BucketCounts(np.array(bounds), np.maximum.accumulate([max(growth[le], 0.0) for le in bounds]))
     return read
 
 

@@ -16,8 +16,8 @@ from itertools import islice
 
 import numpy as np
 
+from kvitals.diagnoser.twin.simulated_load import SimulatedLoad, SimulatedRequest
 from kvitals.diagnoser.twin.step_time import StepTime
-from kvitals.diagnoser.twin.workload import SimulatedRequest, Workload
 from kvitals.series.types import Floats
 
 MAX_EVENTS = 400_000
@@ -175,10 +175,11 @@ class _Totals:
 
 class _Simulation:
     def __init__(
-        self, settings: SchedulerSettings, step: StepTime, load: Workload, speed: Floats, every: float, seed: int
+        self, settings: SchedulerSettings, step: StepTime, load: SimulatedLoad, speed: Floats, every: float, seed: int
     ) -> None:
         self._settings, self._step, self._load = settings, step, load
-        self._speed, self._every = speed.tolist() or [1.0], every
+        self._speed: list[float] = speed.tolist() or [1.0]
+        self._every = every
         self._rng = np.random.default_rng(seed)
         self._blocks = _Blocks(settings, load.lone)
         self._waiting: deque[_Active] = deque()
@@ -378,7 +379,7 @@ class _Simulation:
 def simulate(
     settings: SchedulerSettings,
     step: StepTime,
-    load: Workload,
+    load: SimulatedLoad,
     *,
     speed: Floats | None = None,
     every: float = 1.0,

@@ -130,7 +130,7 @@ def change_of(text: str, system: str, known: KnownSettings) -> TwinChange:
     return TwinChange(name, flag.field, now, number)
 
 
-def changed(scheduler: SchedulerSettings, changes: tuple[TwinChange, ...]) -> SchedulerSettings:
+def apply_changes(scheduler: SchedulerSettings, changes: tuple[TwinChange, ...]) -> SchedulerSettings:
     """The settings after some changes."""
     values = {one.field: type(getattr(scheduler, one.field))(one.to) for one in changes}
     return replace(scheduler, **values)

@@ -122,7 +122,9 @@ def fit_step_time(intervals: ScrapeIntervals, *, draws: int = 40, seed: int = 0)
     rng = np.random.default_rng(seed)
     samples = []
     for _ in range(draws):
-        parts = [resampled(of, design.length, len(of), rng) for of in (factors[:means], factors[means:]) if len(of)]
+        parts = [
+            resample_factors(of, design.length, len(of), rng) for of in (factors[:means], factors[means:]) if len(of)
+        ]
         shares = np.zeros(len(varied))
         shares[varied] = rng.dirichlet(np.ones(int(varied.sum())))
         samples.append(StepTime(*_robust(design, fitted * np.concatenate(parts), shares).tolist()))
@@ -139,7 +141,7 @@ def fit_step_time(intervals: ScrapeIntervals, *, draws: int = 40, seed: int = 0)
     )
 
 
-def resampled(factors: Floats, interval: float, rows: int, rng: np.random.Generator) -> Floats:
+def resample_factors(factors: Floats, interval: float, rows: int, rng: np.random.Generator) -> Floats:
     """So many factors, drawn in blocks of consecutive ones."""
     length = max(1, min(round(BLOCK_SECONDS / interval), len(factors)))
     starts = rng.integers(0, len(factors), size=-(-rows // length))
@@ -196,7 +198,7 @@ def _lengths(of: ScrapeIntervals) -> Floats:
         return np.convolve(np.nan_to_num(values), kernel)[: len(values)]
 
     requests = np.maximum(recent(of.ttft_count), 1.0)
-    return (recent(of.prompt) + recent(of.generated) / 2) / requests
+    return np.asarray((recent(of.prompt) + recent(of.generated) / 2) / requests, dtype=np.float64)
 
 
 def _robust(design: _Design, seconds: Floats, shares: Floats) -> Floats:

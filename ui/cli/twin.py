@@ -11,18 +11,33 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from kvitals.app.engine_twin import engine_lookups, forecasts
+from kvitals.app.agent_client import AgentClient
+from kvitals.app.engine_twin import advised_settings, engine_lookups, forecasts
 from kvitals.app.errors import UsageError
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import judge_recording
+from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser.text import render
 from kvitals.diagnoser.twin.forecast import TwinDocument, TwinQuantity
 from kvitals.kvcache.accesses import Accesses
+from kvitals.rules.finding import Triage
 from kvitals.ui.cli import prometheus
-from kvitals.ui.cli.common import add_config_option, add_rules_option, json_text, parse_past, setup, status_console
+from kvitals.ui.cli.common import (
+    add_config_option,
+    add_rules_option,
+    json_text,
+    parse_past,
+    parse_url,
+    setup,
+    status_console,
+)
 from kvitals.ui.cli.course import add_source, course
 from kvitals.ui.cli.narrow import print_hanging
 from kvitals.ui.cli.output import PrintedDocument, emit
 from kvitals.ui.formats import moment
 
+ADVISED = "advised"
+"""Stands for the settings of the triage's levers."""
 NOTE = (
     "measured and simulated are of now: how far they differ shows how far the twin can be trusted. The range holds 90%"
     " of the simulations. Latencies have the resolution of the engine's histograms."
@@ -38,7 +53,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="settings",
         metavar="FLAG=VALUE",
-        help="a setting of the engine to predict latency and throughput for, such as max-num-seqs=16; repeatable",
+        help="a setting of the engine to predict latency and throughput for, such as max-num-seqs=16; repeatable;"
+        f" {ADVISED}: each setting that the triage of SOURCE advises",
     )
     prometheus.add_options(parser, "--from and --to")
     parser.set_defaults(slo=[])
@@ -61,7 +77,11 @@ def run(args: argparse.Namespace) -> int:
         end = parse_past(args.to, "--to") if args.to else of.end
         start = parse_past(args.from_, "--from") if args.from_ else of.start
         asked = replace(of, start=max(of.start, start), end=min(of.end, end))
-        documents = forecasts(asked, args.settings, _lookups(named), seed=args.seed)
+        lookups = _lookups(named)
+        if args.settings == [ADVISED]:
+            documents = _advised(asked, _triage(named, chosen), lookups, args.seed)
+        else:
+            documents = forecasts(asked, args.settings, lookups, seed=args.seed)
 
     def show(console: Console) -> None:
         for number, document in enumerate(documents):
@@ -74,6 +94,30 @@ def run(args: argparse.Namespace) -> int:
 
     emit(PrintedDocument("Predicted latency and throughput", show, encode), args.output)
     return 0
+
+
+def _triage(named: str | None, chosen: Setup) -> Triage:
+    """The triage of the source whose levers are simulated. Raises UsageError."""
+    if named and "://" in named:
+        return AgentClient(parse_url(named)).findings()
+    if named and Path(named).is_file():
+        return judge_recording(Path(named), chosen).document
+    raise UsageError(f"--set {ADVISED}: name a recording or the URL of an agent, which have a triage")
+
+
+def _advised(of: TimeseriesSource, triage: Triage, lookups: Accesses | None, seed: int) -> list[TwinDocument]:
+    settings = advised_settings(triage)
+    if not settings:
+        raise UsageError(
+            f"--set {ADVISED}: no lever of this triage sets a flag that the twin simulates; name one, such as"
+            " --set max-num-seqs=16"
+        )
+    return [
+        document
+        for setting in settings
+        for document in forecasts(of, [setting.text], lookups, seed=seed)
+        if document.engine.get("engine") == setting.engine
+    ]
 
 
 def show_forecast(document: TwinDocument, console: Console) -> None:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from kvitals.diagnoser.twin.scheduler import SchedulerSettings, SimulatedRun, simulate
+from kvitals.diagnoser.twin.simulated_load import SimulatedLoad, SimulatedRequest
 from kvitals.diagnoser.twin.step_time import StepTime
-from kvitals.diagnoser.twin.workload import SimulatedRequest, Workload
 
 STEP = StepTime(0.004, 0.0001, 0.001, 0.0)
 WIDE = SchedulerSettings(slots=64, token_budget=8192, blocks=4096, block_tokens=16)
 
 
-def closed(clients: int, *, prompt: int = 100, output: int = 11, seconds: float = 20.0) -> Workload:
-    return Workload((SimulatedRequest(0.0, prompt, output, 0),), seconds, clients=clients)
+def closed(clients: int, *, prompt: int = 100, output: int = 11, seconds: float = 20.0) -> SimulatedLoad:
+    return SimulatedLoad((SimulatedRequest(0.0, prompt, output, 0),), seconds, clients=clients)
 
 
 def test_one_client_has_the_step_times_of_the_formula() -> None:
@@ -61,7 +61,7 @@ def shared(blocks: int, *, caching: bool = True) -> SimulatedRun:
         SimulatedRequest(0.0, 31 * 16, 4, 0, (*range(100 * (i % 2), 100 * (i % 2) + 30), 1000 + i)) for i in range(50)
     )
     settings = SchedulerSettings(8, 8192, blocks, 16, caching=caching)
-    return simulate(settings, STEP, Workload(requests, 20.0, clients=1))
+    return simulate(settings, STEP, SimulatedLoad(requests, 20.0, clients=1))
 
 
 def test_a_prefix_hits_where_the_pool_keeps_it() -> None:
@@ -72,27 +72,27 @@ def test_a_prefix_hits_where_the_pool_keeps_it() -> None:
 
 def test_lookups_before_the_load_fill_the_cache() -> None:
     requests = (SimulatedRequest(0.0, 65, 2, 0, (1, 2, 3, 4)),)
-    cold = simulate(WIDE, STEP, Workload(requests, 10.0))
-    warm = simulate(WIDE, STEP, Workload(requests, 10.0, warm=((1, 2, 3, 4),)))
+    cold = simulate(WIDE, STEP, SimulatedLoad(requests, 10.0))
+    warm = simulate(WIDE, STEP, SimulatedLoad(requests, 10.0, warm=((1, 2, 3, 4),)))
     assert cold.hit_rate == 0.0
     assert warm.hit_rate == pytest.approx(64 / 65)
 
 
 def test_an_open_loop_queues_what_it_cannot_serve() -> None:
     requests = tuple(SimulatedRequest(i * 0.01, 100, 11, 0) for i in range(1000))
-    run = simulate(SchedulerSettings(1, 8192, 4096, 16), STEP, Workload(requests, 10.0))
+    run = simulate(SchedulerSettings(1, 8192, 4096, 16), STEP, SimulatedLoad(requests, 10.0))
     assert run.requests == pytest.approx(1 / 0.064, rel=0.02)
     assert run.ttft[-1] > 5.0
 
 
 def test_a_prompt_beyond_the_pool_is_refused() -> None:
-    run = simulate(SchedulerSettings(4, 8192, 8, 16), STEP, Workload((SimulatedRequest(0.0, 1000, 5, 0),), 5.0))
+    run = simulate(SchedulerSettings(4, 8192, 8, 16), STEP, SimulatedLoad((SimulatedRequest(0.0, 1000, 5, 0),), 5.0))
     assert run.refused == 1
     assert run.requests == 0
 
 
 def test_the_same_seed_has_the_same_outcome() -> None:
-    load = Workload((SimulatedRequest(0.0, 100, 11, 0),), 10.0, clients=5, think=0.1)
+    load = SimulatedLoad((SimulatedRequest(0.0, 100, 11, 0),), 10.0, clients=5, think=0.1)
     first, again, other = (simulate(WIDE, STEP, load, seed=seed) for seed in (1, 1, 2))
     assert np.array_equal(first.ttft, again.ttft)
     assert first.requests == again.requests
@@ -102,6 +102,8 @@ def test_the_same_seed_has_the_same_outcome() -> None:
 def test_a_minute_takes_less_than_a_second() -> None:
     requests = tuple(SimulatedRequest(i / 30, 500 + i % 700, 100 + i % 300, 128) for i in range(1800))
     began = time.process_time()
-    run = simulate(SchedulerSettings(256, 8192, 20000, 16), StepTime(0.01, 2e-5, 1e-4, 0.0), Workload(requests, 60.0))
+    run = simulate(
+        SchedulerSettings(256, 8192, 20000, 16), StepTime(0.01, 2e-5, 1e-4, 0.0), SimulatedLoad(requests, 60.0)
+    )
     assert time.process_time() - began < 1.0
     assert run.requests > 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvitals.diagnoser.twin.intervals import Histogram, ScrapeIntervals
+from kvitals.diagnoser.twin.intervals import BucketCounts, ScrapeIntervals
 from kvitals.diagnoser.twin.step_time import FitError, StepTime, fit_step_time, nonnegative_least_squares
 
 TRUE = StepTime(0.004, 0.0002, 0.0015, 0.0)
@@ -81,7 +81,7 @@ def test_coefficients_are_never_negative() -> None:
 
 
 def test_quantiles_are_those_of_promql() -> None:
-    of = Histogram(np.array([0.1, 0.2, np.inf]), np.array([5.0, 10.0, 10.0]))
+    of = BucketCounts(np.array([0.1, 0.2, np.inf]), np.array([5.0, 10.0, 10.0]))
     assert of.quantile(0.25) == pytest.approx(0.05)
     assert of.quantile(0.75) == pytest.approx(0.15)
     again = of.of(np.array([0.05, 0.15, 9.0]), np.array([1.0, 2.0, 1.0]))

@@ -51,6 +51,16 @@ def test_a_table_has_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--max-num-batched-tokens is not reported: 2048 is assumed" in out
 
 
+def test_the_settings_that_a_triage_advises(capsys: pytest.CaptureFixture[str]) -> None:
+    told = document(capsys, LOWERED, "--set", "advised")
+    (change,) = told["changes"]
+    assert change["flag"] == "max-num-seqs"
+    assert change["to"] > 2
+    code, _, err = run(capsys, "whatif", "--history", "--set", "advised")
+    assert code == 2
+    assert err
+
+
 def test_an_unknown_cache_is_not_predicted(capsys: pytest.CaptureFixture[str]) -> None:
     told = document(capsys, LOWERED, "--set", "num-gpu-blocks-override=4096")
     assert "--kv-events-config" in told["no_prediction"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvitals.diagnoser.twin.intervals import Histogram, ScrapeIntervals
-from kvitals.kvcache.accesses import Accesses
+from kvitals.diagnoser.twin.intervals import BucketCounts, ScrapeIntervals
+from kvitals.kvcache.accesses import Accesses, Ints
 from kvitals.series.types import Floats
 
 PLATEAU = 0.85
@@ -33,7 +33,7 @@ class SimulatedRequest:
 
 
 @dataclass(frozen=True)
-class Workload:
+class SimulatedLoad:
     """clients: of a closed loop, each with one request at a time; 0 for an open loop, in which requests come at their
     arrival. think: seconds from an answer to a client's next request, on average. seconds: that are simulated.
     lone: share of a request's cached blocks that no other running request holds. warm: chains that were looked up
@@ -111,8 +111,8 @@ def _speed_correlation(of: ScrapeIntervals) -> float:
 
 
 def of_histograms(
-    of: ScrapeIntervals, lengths: dict[str, Histogram], *, closed: ArrivalKind | None, lone: float, seed: int
-) -> Workload:
+    of: ScrapeIntervals, lengths: dict[str, BucketCounts], *, closed: ArrivalKind | None, lone: float, seed: int
+) -> SimulatedLoad:
     """Requests with the measured arrivals, lengths and hit rate, drawn independently of each other."""
     rng = np.random.default_rng(seed)
     seconds = float(of.seconds.sum())
@@ -132,12 +132,12 @@ def of_histograms(
 def of_accesses(
     accesses: Accesses,
     of: ScrapeIntervals,
-    lengths: dict[str, Histogram],
+    lengths: dict[str, BucketCounts],
     *,
     closed: ArrivalKind | None,
     lone: float,
     seed: int,
-) -> Workload:
+) -> SimulatedLoad:
     """Requests as their block lookups came, with the measured answer lengths."""
     rng = np.random.default_rng(seed)
     first, last = float(of.ends[0] - of.seconds[0]), float(of.ends[-1])
@@ -160,10 +160,12 @@ def of_accesses(
     return replace(_looped(requests, float(of.seconds.sum()), closed, lone), warm=warm)
 
 
-def _looped(requests: Sequence[SimulatedRequest], seconds: float, kind: ArrivalKind | None, lone: float) -> Workload:
+def _looped(
+    requests: Sequence[SimulatedRequest], seconds: float, kind: ArrivalKind | None, lone: float
+) -> SimulatedLoad:
     if kind is None:
-        return Workload(tuple(requests), seconds, lone=lone)
-    return Workload(tuple(requests), seconds, kind.clients, kind.think, lone)
+        return SimulatedLoad(tuple(requests), seconds, lone=lone)
+    return SimulatedLoad(tuple(requests), seconds, kind.clients, kind.think, lone)
 
 
 def _arrivals(of: ScrapeIntervals, rng: np.random.Generator) -> Floats:
@@ -176,7 +178,7 @@ def _arrivals(of: ScrapeIntervals, rng: np.random.Generator) -> Floats:
     return np.sort(np.concatenate(drawn)) if drawn else np.empty(0)
 
 
-def _means(of: ScrapeIntervals, lengths: dict[str, Histogram]) -> list[tuple[str, float]]:
+def _means(of: ScrapeIntervals, lengths: dict[str, BucketCounts]) -> list[tuple[str, float]]:
     """Mean tokens of prompts and answers."""
     requests = max(float(np.nansum(of.finished)), 1.0)
     started = max(float(np.nansum(of.ttft_count)), 1.0)
@@ -184,16 +186,14 @@ def _means(of: ScrapeIntervals, lengths: dict[str, Histogram]) -> list[tuple[str
     return [(name, max(mean, 1.0)) for name, mean in known.items() if name in lengths]
 
 
-def _draw(
-    of: Histogram, mean: float, count: int, rng: np.random.Generator
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _draw(of: BucketCounts, mean: float, count: int, rng: np.random.Generator) -> Ints:
     """Lengths: even inside each bucket, and moved inside the buckets until their mean is the measured one. Where all
     lie in one bucket, how they differ is unknown and all are the mean."""
     inside = np.diff(of.counts, prepend=0.0)
     filled = np.flatnonzero(inside > 0)
     if len(filled) <= 1:
         low = np.full(count, int(np.floor(mean)), dtype=np.int64)
-        return low + (rng.random(count) < mean - np.floor(mean))
+        return np.asarray(low + (rng.random(count) < mean - np.floor(mean)), dtype=np.int64)
     bucket = rng.choice(filled, size=count, p=inside[filled] / inside[filled].sum())
     lower = np.concatenate([[0.0], of.bounds[:-1]])[bucket]
     upper = np.where(np.isfinite(of.bounds), of.bounds, 2 * of.bounds[-2])[bucket]
@@ -206,4 +206,4 @@ def _draw(
         else:
             high_power = power
     drawn = lower + (upper - lower) * place ** np.exp((low_power + high_power) / 2)
-    return np.maximum(np.rint(drawn), 1).astype(np.int64)
+    return np.asarray(np.maximum(np.rint(drawn), 1), dtype=np.int64)
