@@ -39,9 +39,13 @@ class SchedulerSettings:
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What a simulation shows. ttft: seconds, a request each, without the front end. itl: seconds of a gap between
-    tokens; itl_tokens: how many gaps. Rates a second; running, waiting: means over time; hit_rate: share of prompt
-    tokens, None without prompts; step_seconds: mean of a step. overloaded: the simulation was ended before its time."""
+    """What a simulation shows.
+
+    ttft: seconds, a request each, without the front end. itl: seconds of a gap between tokens; itl_tokens: how many
+    gaps. requests, tokens: finished and generated, a second. hit_rate: share of prompt tokens, None without prompts.
+    running, waiting: means over time. step_seconds: mean of a step; prefill_of_step, sequences_of_step: what is in it.
+    refused: requests that no pool of this size holds. ended_early: there were more than `MAX_EVENTS` events.
+    """
 
     ttft: Floats
     itl: Floats
