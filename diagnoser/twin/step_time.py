@@ -195,7 +195,7 @@ def _lengths(of: ScrapeIntervals) -> Floats:
     kernel = np.ones(window)
 
     def recent(values: Floats) -> Floats:
-        return np.convolve(np.nan_to_num(values), kernel)[: len(values)]
+        return np.asarray(np.convolve(np.nan_to_num(values), kernel)[: len(values)], dtype=np.float64)
 
     requests = np.maximum(recent(of.ttft_count), 1.0)
     return np.asarray((recent(of.prompt) + recent(of.generated) / 2) / requests, dtype=np.float64)
