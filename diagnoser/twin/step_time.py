@@ -177,7 +177,8 @@ def _design(of: ScrapeIntervals) -> _Design:
     contexts = contexts if spread >= VARIED else np.zeros_like(contexts)
 
     def rows(tokens: Floats, kept: Floats) -> Floats:
-        return np.column_stack([np.ones_like(sequences), tokens, sequences, sequences * contexts])[kept]
+        columns = np.column_stack([np.ones_like(sequences), tokens, sequences, sequences * contexts])
+        return np.asarray(columns[kept], dtype=np.float64)
 
     return _Design(
         np.vstack([rows(prefill, known), rows(prompt_tokens, timed)]),
