@@ -20,7 +20,7 @@ FLOOR = {
 INNER: dict[str, tuple[tuple[str, ...], ...]] = {
     "series": (("promql",), ("history",)),
     "agent": (("requests",), ("ledger", "history"), ("exports",), ("collectors", "tap")),
-    "diagnoser": (("cases", "review", "sizing", "sources"),),
+    "diagnoser": (("cases", "review", "sizing", "sources", "twin"),),
     "dashboards": (("boards", "lint", "reference"),),
     "app": (("demo", "derived_metrics", "escaping", "sources"), ("load", "notify", "patch", "prove"), ("runtime",)),
     "ui": (("mcp", "review"), ("cli", "web")),

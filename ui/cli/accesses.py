@@ -19,7 +19,7 @@ from kvitals.ui.cli.common import parse_url, status_console
 
 def add_subject_options(parser: argparse.ArgumentParser) -> None:
     """Options of every command that replays accesses."""
-    source = parser.add_mutually_exclusive_group(required=True)
+    source = parser.add_mutually_exclusive_group()
     source.add_argument("--capture", type=Path, metavar="FILE", help="a recording (.kvcap) of engines with KV events")
     source.add_argument("--agent", metavar="URL", help="a running agent with KV events (http://127.0.0.1:9477)")
     source.add_argument(
@@ -42,6 +42,8 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
 
 def subject(args: argparse.Namespace) -> Lookups:
     """What the options name. Raises UsageError, CaptureError."""
+    if args.source is not None:
+        args = _named(args)
     if args.trace is None:
         of = _of_ledger(args)
     else:
@@ -54,8 +56,20 @@ def subject(args: argparse.Namespace) -> Lookups:
     return replace(of, today=parse_size(args.today, of.accesses.block_size, "--today"))
 
 
+def _named(args: argparse.Namespace) -> argparse.Namespace:
+    """The source without an option: the URL of an agent, a recording, else a trace. Raises UsageError."""
+    if args.capture is not None or args.agent is not None or args.trace is not None:
+        raise UsageError("one of SOURCE, --capture, --agent and --trace")
+    if "://" in args.source:
+        return argparse.Namespace(**{**vars(args), "agent": args.source})
+    name = "capture" if args.source.endswith(".kvcap") else "trace"
+    return argparse.Namespace(**{**vars(args), name: Path(args.source)})
+
+
 def _of_ledger(args: argparse.Namespace) -> Lookups:
     """The look-ups of a recording or of an agent, and the blocks of its largest engine."""
+    if args.capture is None and args.agent is None:
+        raise UsageError("name lookups to replay: a recording, a trace file or the URL of an agent")
     if args.capture is not None:
         return recorded_lookups(args.capture)
     return agent_lookups(parse_url(args.agent, "--agent:"))

@@ -17,7 +17,7 @@ from kvitals.diagnoser.replay_worth import Worth, base_of, worth
 from kvitals.kvcache.eviction import POLICIES
 from kvitals.kvcache.routing import ROUTINGS
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow
-from kvitals.ui.cli import curve
+from kvitals.ui.cli import curve, twin
 from kvitals.ui.cli.accesses import add_subject_options, head, replay_plan, subject, trace_document
 from kvitals.ui.cli.common import parse_duration, print_wide
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
@@ -26,7 +26,8 @@ from kvitals.ui.formats import short
 MAX_ROWS = 1000
 
 DESCRIPTION = """\
-Replays recorded block accesses with other memory, routing or eviction, and prints the hit rate of each.
+Replays recorded block accesses with other memory, routing or eviction, and prints the hit rate of each. With --set,
+simulates an engine with other settings instead, and prints latency and throughput now and then (docs/whatif.md).
 
 capacities are of one node, as blocks (1953), tokens (3000000t), a multiple of today's (2x, the gain of FP8 over 16-bit
 KV) or endless (inf).
@@ -46,6 +47,7 @@ def add(commands: Any) -> None:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    twin.add_options(parser)
     add_subject_options(parser)
     parser.add_argument(
         "--curve", action="store_true", help="the hit rate of one LRU cache at each size, and the size that is enough"
@@ -68,6 +70,8 @@ def add(commands: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
+    if args.settings:
+        return twin.run(args)
     of = subject(args)
     if args.curve:
         return curve.run(of, args)

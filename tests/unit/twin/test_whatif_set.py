@@ -1,0 +1,85 @@
+"""`kvitals whatif SOURCE --set` on recorded changes of a real vLLM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvitals.ui.cli.main import main
+
+CHANGES = Path(__file__).parents[2] / "captures" / "changes"
+LOWERED = str(CHANGES / "slots_lowered.kvcap")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert isinstance(stop.value.code, int)
+    out = capsys.readouterr()
+    return stop.value.code, out.out, out.err
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code, out, _ = run(capsys, "whatif", *arguments, "--json")
+    assert code == 0
+    (only,) = json.loads(out)
+    assert isinstance(only, dict)
+    return only
+
+
+def test_more_slots_shorten_the_queue(capsys: pytest.CaptureFixture[str]) -> None:
+    told = document(capsys, LOWERED, "--set", "max-num-seqs=8")
+    rows = {row["name"]: row for row in told["quantities"]}
+    assert told["no_prediction"] == ""
+    assert told["changes"] == [{"flag": "max-num-seqs", "now": 2.0, "to": 8.0}]
+    assert rows["ttft_p50_seconds"]["predicted"] < 0.3 * rows["ttft_p50_seconds"]["measured"]
+    assert rows["finished_per_second"]["predicted"] > rows["finished_per_second"]["measured"]
+    for row in rows.values():
+        if row["predicted"] is not None:
+            assert row["low"] <= row["predicted"] <= row["high"]
+    assert document(capsys, LOWERED, "--set", "max-num-seqs=8") == told
+
+
+def test_a_table_has_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "whatif", "--capture", LOWERED, "--set", "max-num-seqs=8")
+    assert code == 0
+    assert "--max-num-seqs 2 → 8" in out
+    assert "90% range" in out
+    assert "--max-num-batched-tokens is not reported: 2048 is assumed" in out
+
+
+def test_the_settings_that_a_triage_advises(capsys: pytest.CaptureFixture[str]) -> None:
+    told = document(capsys, LOWERED, "--set", "advised")
+    (change,) = told["changes"]
+    assert change["flag"] == "max-num-seqs"
+    assert change["to"] > 2
+    code, _, err = run(capsys, "whatif", "--history", "--set", "advised")
+    assert code == 2
+    assert err
+
+
+def test_an_unknown_cache_is_not_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    told = document(capsys, LOWERED, "--set", "num-gpu-blocks-override=4096")
+    assert "--kv-events-config" in told["no_prediction"]
+    assert all(row["predicted"] is None for row in told["quantities"])
+    assert told["quantities"][0]["measured"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((LOWERED, "--set", "gpu=1"), "does not know --gpu"),
+        ((LOWERED, "--set", "max-num-seqs=many"), "a whole number above 0"),
+        ((LOWERED, "--set", "enable-prefix-caching=2x"), "true or false"),
+        (("--trace", "t.jsonl", "--set", "max-num-seqs=4"), "a trace has no step times"),
+        ((LOWERED, "--set", "max-num-seqs=4", "--curve"), "one of the two"),
+        ((), "name lookups to replay"),
+    ],
+)
+def test_bad_use_is_explained(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str) -> None:
+    code, _, err = run(capsys, "whatif", *arguments)
+    assert code == 2
+    assert message in " ".join(err.split())

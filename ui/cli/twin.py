@@ -1,0 +1,163 @@
+"""`kvitals whatif SOURCE --set FLAG=VALUE`: latency and throughput of an engine with other settings."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from kvitals.app.agent_client import AgentClient
+from kvitals.app.engine_twin import advised_settings, engine_lookups, forecasts
+from kvitals.app.errors import UsageError
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import judge_recording
+from kvitals.app.timeseries_sources import TimeseriesSource
+from kvitals.diagnoser.text import render
+from kvitals.diagnoser.twin.forecast import TwinDocument, TwinQuantity
+from kvitals.kvcache.accesses import Accesses
+from kvitals.rules.finding import Triage
+from kvitals.ui.cli import prometheus
+from kvitals.ui.cli.common import (
+    add_config_option,
+    add_rules_option,
+    json_text,
+    parse_past,
+    parse_url,
+    setup,
+    status_console,
+)
+from kvitals.ui.cli.course import add_source, course
+from kvitals.ui.cli.narrow import print_hanging
+from kvitals.ui.cli.output import PrintedDocument, emit
+from kvitals.ui.formats import moment
+
+ADVISED = "advised"
+"""Stands for the settings of the triage's levers."""
+NOTE = (
+    "measured and simulated are of now: how far they differ shows how far the twin can be trusted. The range holds 90%"
+    " of the simulations. Latencies have the resolution of the engine's histograms."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `--set`, with the sources that it reads."""
+    add_source(parser, "--capture, --agent or --trace")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="FLAG=VALUE",
+        help="a setting of the engine to predict latency and throughput for, such as max-num-seqs=16; repeatable;"
+        f" {ADVISED}: each setting that the triage of SOURCE advises",
+    )
+    prometheus.add_options(parser, "--from and --to")
+    parser.set_defaults(slo=[])
+    add_config_option(parser)
+    add_rules_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the forecasts. Raises UsageError."""
+    if args.trace is not None:
+        raise UsageError(
+            "--set with --trace: a trace has no step times; name a recording, an agent, a history or a Prometheus"
+        )
+    if args.curve or args.capacity is not None:
+        raise UsageError("--set with --curve or --capacity: these replay lookups; use one of the two at a time")
+    named = args.source or (str(args.capture) if args.capture else args.agent)
+    args = argparse.Namespace(**{**vars(args), "source": named})
+    chosen = setup(args)
+    with status_console().status("simulating"), course(args, chosen) as of:
+        end = parse_past(args.to, "--to") if args.to else of.end
+        start = parse_past(args.from_, "--from") if args.from_ else of.start
+        asked = replace(of, start=max(of.start, start), end=min(of.end, end))
+        lookups = _lookups(named)
+        if args.settings == [ADVISED]:
+            documents = _advised(asked, _triage(named, chosen), lookups, args.seed)
+        else:
+            documents = forecasts(asked, args.settings, lookups, seed=args.seed)
+
+    def show(console: Console) -> None:
+        for number, document in enumerate(documents):
+            if number:
+                console.print()
+            show_forecast(document, console)
+
+    def encode() -> str:
+        return json_text([msgspec.to_builtins(document) for document in documents])
+
+    emit(PrintedDocument("Predicted latency and throughput", show, encode), args.output)
+    return 0
+
+
+def _triage(named: str | None, chosen: Setup) -> Triage:
+    """The triage of the source whose levers are simulated. Raises UsageError."""
+    if named and "://" in named:
+        return AgentClient(parse_url(named)).findings()
+    if named and Path(named).is_file():
+        return judge_recording(Path(named), chosen).document
+    raise UsageError(f"--set {ADVISED}: name a recording or the URL of an agent, which have a triage")
+
+
+def _advised(of: TimeseriesSource, triage: Triage, lookups: Accesses | None, seed: int) -> list[TwinDocument]:
+    settings = advised_settings(triage)
+    if not settings:
+        raise UsageError(
+            f"--set {ADVISED}: no lever of this triage sets a flag that the twin simulates; name one, such as"
+            " --set max-num-seqs=16"
+        )
+    return [
+        document
+        for setting in settings
+        for document in forecasts(of, [setting.text], lookups, seed=seed)
+        if document.engine.get("engine") == setting.engine
+    ]
+
+
+def show_forecast(document: TwinDocument, console: Console) -> None:
+    """One engine."""
+    changes = ", ".join(f"--{one['flag']} {_number(one['now'])} → {_number(one['to'])}" for one in document.changes)
+    console.print(f"{document.engine.get('engine', 'engine')}: {changes}", style="bold")
+    if document.end:
+        seconds = render(document.end - document.start, "seconds")
+        load = f"; load: {document.load}" if document.load else ""
+        print_hanging(f"load of {seconds} until {moment(document.end)}{load}", console, 2, "dim")
+    if document.no_prediction:
+        print_hanging(f"no prediction: {document.no_prediction}.", console, 2, "yellow")
+    console.print(_table(document.quantities, bool(document.no_prediction)))
+    for assumed in document.assumed:
+        print_hanging(f"assumed: {assumed}.", console, 2, "yellow")
+    if not document.no_prediction:
+        print_hanging(NOTE, console, 2, "dim")
+
+
+def _table(rows: Sequence[TwinQuantity], refused: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    titles = ("", "measured", "simulated") + (() if refused else ("predicted", "90% range"))
+    for title in titles:
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    for row in rows:
+        cells = [row.title, _value(row.measured, row.unit), _value(row.simulated, row.unit)]
+        if not refused:
+            span = "" if row.low is None else f"{_value(row.low, row.unit)} to {_value(row.high, row.unit)}"
+            cells += [_value(row.predicted, row.unit), span]
+        table.add_row(*cells)
+    return table
+
+
+def _value(value: float | None, unit: str) -> str:
+    return "" if value is None else render(value, unit)
+
+
+def _number(value: float | str | None) -> str:
+    return "not reported" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _lookups(named: str | None) -> Accesses | None:
+    return engine_lookups(Path(named)) if named and Path(named).is_file() else None
