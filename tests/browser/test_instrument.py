@@ -97,6 +97,25 @@ def test_from_the_finding_to_onset_engine_rule_and_replay(url: str, driver: webd
     assert console_errors(driver) == []
 
 
+def test_tenants_begin_with_culprit_victims_and_cost(url: str, driver: webdriver.Chrome) -> None:
+    visit(driver, f"{url}/?page=tenants&source={CASCADE}")
+    wait_for(driver, "Fairness indices")
+    said = text_of(driver)
+    for text in ("Noisy tenant evicts", "Culprit t-us5rs6vatl: 94%", "Victims t-7t3xmotuqe", "of prefill"):
+        assert said.index(text) < said.index("Who paid for whom") < said.index("Hit rate, and attainable hit rate"), (
+            text
+        )
+    assert "Jain" not in said, "indices that stay near perfect in this incident are folded in"
+    for old in ("could find", "of that", "lost and wanted again"):
+        assert old not in said, old
+
+
+def test_cascades_state_when_the_last_one_ended(url: str, driver: webdriver.Chrome) -> None:
+    visit(driver, f"{url}/?page=cascades&source={CASCADE}")
+    wait_for(driver, "no cascade under way; the last cascade ended at 10:41:25 UTC")
+    assert "under way" not in text_of(driver).replace("no cascade under way", "")
+
+
 def test_a_phone_has_cause_and_lever_on_its_first_screen(url: str, driver: webdriver.Chrome) -> None:
     visit(driver, url, width=390)
     wait_for(driver, "--max-num-seqs 8")

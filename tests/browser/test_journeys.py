@@ -152,7 +152,7 @@ def test_tenants_cache_and_cascades_tell_who_and_why(url: str, driver: webdriver
     wait_for(driver, "Noisy tenant evicts")
     for title, said, many in (
         ("Tenants", "Who paid for whom", 4),
-        ("Cache", "What another size would find", 2),
+        ("Cache", "Hit rate at other sizes", 2),
         ("Cascades", "Stage 4 of 5 on engine", 1),
         ("Requests", "what the time went into", 3),
         ("Fleet", "with any finding", 0),
