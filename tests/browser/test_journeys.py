@@ -17,6 +17,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from kvitals.app.demo import DEMO, HEAVY_TENANT
 from kvitals.app.page_settings import PageSettings
 from tests.browser.page import (
     chromium,
@@ -31,7 +32,7 @@ from tests.browser.page import (
 )
 from tests.unit.web import hostile
 
-CASCADE = Path(__file__).parents[2] / "ui" / "web" / "incidents" / "eviction_cascade.kvcap"
+CASCADE = DEMO
 STILL = "[data-testid='stApp'][data-test-script-state='notRunning']"
 DRAWN = "svg.marks"
 
@@ -202,7 +203,7 @@ def test_sources_are_switched_and_a_recording_is_sent(url: str, driver: webdrive
     go(driver, "Triage")
     wait_for(driver, "Requests wait for slots while the KV cache is free")
     go(driver, "Sources")
-    send(driver, CASCADE.parents[3] / "app" / "demo" / "healthy.kvcap")
+    send(driver, HEAVY_TENANT.with_name("healthy.kvcap"))
     choose_upload(driver, "healthy.kvcap")
     go(driver, "Triage")
     wait_for(driver, "No trouble found")
