@@ -21,7 +21,7 @@ from tests.browser.page import (
     wait_until,
     wait_until_at_rest,
 )
-from tests.browser.test_journeys import button, charts, click
+from tests.browser.test_journeys import button, charts, click, go
 
 UNEVEN = Path(__file__).parents[1] / "captures" / "incidents" / "uneven-1.kvcap"
 CASCADE = "demo%3Aeviction_cascade"
@@ -93,7 +93,7 @@ def test_from_the_finding_to_onset_engine_rule_and_replay(url: str, driver: webd
     visit(driver, f"{url}/?source={CASCADE}")
     wait_for(driver, "Noisy tenant evicts")
     assert follow(driver, "What if", "what-if")["lever"] == ["raise-kv-budget"]
-    wait_for(driver, "Found when it was recorded")
+    wait_for(driver, "Hit rate when recorded")
     assert console_errors(driver) == []
 
 
@@ -114,6 +114,27 @@ def test_cascades_state_when_the_last_one_ended(url: str, driver: webdriver.Chro
     visit(driver, f"{url}/?page=cascades&source={CASCADE}")
     wait_for(driver, "no cascade under way; the last cascade ended at 10:41:25 UTC")
     assert "under way" not in text_of(driver).replace("no cascade under way", "")
+
+
+def test_pages_without_data_are_folded_away_with_their_reason(url: str, driver: webdriver.Chrome) -> None:
+    section = "No data in this source"
+    visit(driver, f"{url}/?source={CASCADE}")
+    wait_for(driver, "Noisy tenant evicts")
+    wait_until(
+        lambda: titles_below(driver, section) == ["Efficiency"], "the demo has data for all pages but the week's"
+    )
+    visit(driver, f"{url}/?source=demo%3Aheavy_tenant")
+    wait_for(driver, "What to do, in this order")
+    folded = ["Cache", "Cascades", "Requests", "Efficiency", "What if"]
+    wait_until(lambda: titles_below(driver, section) == folded, "pages without data are last")
+    go(driver, "Cascades")
+    wait_for(driver, "No engine has reported its blocks")
+
+
+def titles_below(driver: webdriver.Chrome, section: str) -> list[str]:
+    """The titles of the pages in a section of the sidebar."""
+    lines = driver.find_element(By.CSS_SELECTOR, "[data-testid='stSidebarNav']").text.splitlines()
+    return lines[lines.index(section) + 1 :] if section in lines else []
 
 
 def test_a_phone_has_cause_and_lever_on_its_first_screen(url: str, driver: webdriver.Chrome) -> None:

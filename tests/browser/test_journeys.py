@@ -171,7 +171,7 @@ def test_what_if_rules_and_fleet_tell_what_to_do(url: str, driver: webdriver.Chr
     go(driver, "What if")
     wait_for(driver, "1,005 requests in 71 s")
     click(driver, By.XPATH, "//button[.//p[text()='Replay']]")
-    wait_for(driver, "Found when it was recorded")
+    wait_for(driver, "Hit rate when recorded")
     charts(driver, 1)
     picture(driver, pictures / "what-if.png")
     go(driver, "Rules")

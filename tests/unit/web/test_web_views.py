@@ -142,10 +142,14 @@ def test_what_if_says_what_the_command_says() -> None:
     assert "1,005 requests in 71 s" in words(app)
     next(b for b in app.button if b.label == "Replay").click()
     said = words(sound(app.run()))
-    assert "Found when it was recorded: **50.0%**" in said
+    assert "Hit rate when recorded: **50.0%**" in said
     table = app.dataframe[0].value
     assert list(table["blocks"]) == ["192", "384", "768", "endless"]
     assert next(iter(table[""])) == "base"
+    tiles = {m.label: m.value for m in app.metric}
+    best = list(table["hit rate"]).index(max(table["hit rate"], key=lambda text: float(text.rstrip("%"))))
+    assert list(table["prefill work"])[best] == tiles["prefill work"], "tile and table have one sign"
+    assert tiles["prefill work"].startswith("-")
 
 
 @pytest.mark.parametrize("capacities", ["0", "1e99", ",", "nonsense", ",".join(map(str, range(1, 70))), "-5t"])
