@@ -11,6 +11,7 @@ from typing import Any
 import altair as alt
 
 from kvitals.ui.web.charts import ROWS, Spec, spec, time_axis, value_axis
+from kvitals.ui.web.charts import draw as draw
 from kvitals.ui.web.charts import show as show
 from kvitals.ui.web.charts import values as values
 from kvitals.ui.web.sources.base import ChartLine

@@ -80,7 +80,7 @@ def _residency(engine: Mapping[str, Any]) -> None:
         rows, colors = [*rows, {"part": "free", "amount": free}], colors | {"free": "#d5d5d5"}
     st.markdown("### What it holds")
     if sum(float(row["amount"]) for row in rows):
-        st.altair_chart(graphs.shares(rows, colors, "tokens"), width="stretch", key="residency")
+        graphs.draw(graphs.shares(rows, colors, "tokens"), key="residency")
     said = [
         f"{row['part']} {short(float(row['amount']))} ({_MEANING.get(str(row['part']), 'not used')})" for row in rows
     ]
@@ -115,7 +115,8 @@ def _curve(curve: Mapping[str, Any] | None, pool: int | None, block_tokens: int,
     rows = [{"blocks": s, "rate": r, "error": e} for s, r, e in zip(sizes, rates, errors, strict=True)]
     marks = [{"blocks": sizes[picked], "what": "picked"}]
     marks += [{"blocks": sizes[today], "what": "today"}] if today is not None else []
-    right.altair_chart(_drawn(rows, marks), width="stretch", key=f"curve-{key}")
+    with right:
+        graphs.draw(_drawn(rows, marks), key=f"curve-{key}")
     st.caption(
         "of an LRU cache for the recorded lookups; one shared cache hits no less than its parts"
         + (f" · {curve['references']:,} block references, sampled at {curve['sample_rate']:g}")

@@ -107,7 +107,7 @@ def _section(section: Section, review: Review, number: int) -> None:
         elif isinstance(block, DataTable):
             _table(block, f"review-{number}-{i}")
         elif (draw := next(drawings, None)) is not None:
-            st.altair_chart(draw(review), width="stretch", key=f"review-chart-{number}-{i}")
+            graphs.draw(draw(review), key=f"review-chart-{number}-{i}")
             st.caption(literal(block.caption))
 
 

@@ -236,7 +236,7 @@ def _reached(rows: list[dict[str, Any]]) -> None:
     drawn = alt.layer(line, dots).properties(
         height=30 * len(order) + graphs.AXIS + graphs.LEGEND, padding=graphs.PADDING
     )
-    st.altair_chart(drawn, width="stretch", key="reached")
+    graphs.draw(drawn, key="reached")
 
 
 def _blame(figures: TenantFigures, known: Blocks) -> None:
@@ -275,7 +275,7 @@ def _blame(figures: TenantFigures, known: Blocks) -> None:
     chart = alt.layer(boxes, words).properties(
         height=34 * len(rows) + graphs.AXIS + graphs.TITLE, padding=graphs.PADDING
     )
-    st.altair_chart(chart, width="stretch", key="blame")
+    graphs.draw(chart, key="blame")
     known_share = f"; both sides known for {min(told):.0%}" if told else ""
     st.caption(f"tokens of a row that were recomputed because blocks of a column were stored{known_share}")
 

@@ -151,7 +151,7 @@ def _answer(of: Lookups, plan: ReplayPlan, rows: list[ReplayRow]) -> None:
         ("prefill work", _change(saved) or "unknown", "prompt tokens to compute, best against base"),
     ]
     header.figures(figures, key="what-if-figures")
-    st.altair_chart(_drawn(rows, base), width="stretch", key="what-if-chart")
+    graphs.draw(_drawn(rows, base), key="what-if-chart")
     tables.show([_row(row, gain, row is base) for row, gain in zip(rows, worths, strict=True)], "what-if-rows")
     hit = of.recorded_hit_rate
     if hit is not None:
