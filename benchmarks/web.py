@@ -60,7 +60,7 @@ PLACES = {"recording": "", "live": "agent", "fleet": "prometheus"}
 STATE = "return document.querySelector('.stApp')?.getAttribute('data-test-script-state')"
 HEADING = "return document.querySelector('.st-key-bar h2')?.innerText"
 FOOT = "return document.body.innerText.includes('rules:')"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 WARM_SECONDS = 20.0
 """How long the live agent watches its engines before a page is opened."""
 

@@ -31,6 +31,7 @@ from kvitals.ui.web.views import (
 )
 
 STYLE = Path(__file__).with_name("style.css")
+NAVIGATION = Path(__file__).with_name("navigation.js")
 ICON = Path(__file__).with_name("icon.svg")
 LOGO = Path(__file__).with_name("logo.svg")
 
@@ -104,6 +105,7 @@ def main() -> None:
     links.register({page.url_path or FIRST: page for of in pages.values() for page in of})
     if wanted and (page := next((p for of in pages.values() for p in of if p.url_path == wanted), None)):
         st.switch_page(page, query_params=state.parameters())
+    st.sidebar.html(f"<script>{NAVIGATION.read_text(encoding='utf-8')}</script>", unsafe_allow_javascript=True)
     header.side(settings)
     chosen.run()
 
