@@ -112,7 +112,7 @@ def test_tenants_begin_with_culprit_victims_and_cost(url: str, driver: webdriver
 
 def test_cascades_state_when_the_last_one_ended(url: str, driver: webdriver.Chrome) -> None:
     visit(driver, f"{url}/?page=cascades&source={CASCADE}")
-    wait_for(driver, "no cascade under way; the last cascade ended at 10:41:25 UTC")
+    wait_for(driver, "no cascade under way; the last cascade ended at 10:41:26 UTC")
     assert "under way" not in text_of(driver).replace("no cascade under way", "")
 
 
