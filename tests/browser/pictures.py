@@ -17,7 +17,7 @@ from selenium import webdriver
 from kvitals.app.page_settings import PageSettings
 from tests.browser.page import chromium, resize, served, visit, wait_for, wait_until
 
-COLOURS = 128
+COLOURS = 256
 MAX_BYTES = 150_000
 WIDE, PHONE = (1280, 1000), (390, 844)
 SHEET_HEIGHT, GAP = 500, 12
@@ -113,7 +113,7 @@ def _taken(driver: webdriver.Chrome, url: str, one: Picture) -> Image.Image:
 
 def _small(image: Image.Image) -> bytes:
     small = io.BytesIO()
-    image.quantize(COLOURS, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
     return small.getvalue()
 
 

@@ -133,8 +133,12 @@ def test_pages_without_data_are_folded_away_with_their_reason(url: str, driver: 
 
 def titles_below(driver: webdriver.Chrome, section: str) -> list[str]:
     """The titles of the pages in a section of the sidebar."""
-    lines = driver.find_element(By.CSS_SELECTOR, "[data-testid='stSidebarNav']").text.splitlines()
-    return lines[lines.index(section) + 1 :] if section in lines else []
+    script = (
+        "return [...document.querySelectorAll('[data-testid=stNavSectionHeader]')]"
+        ".filter(e => e.innerText.includes(arguments[0]))"
+        ".flatMap(e => [...e.parentElement.querySelectorAll('a p')].map(p => p.innerText))"
+    )
+    return list(driver.execute_script(script, section))
 
 
 def test_a_phone_has_cause_and_lever_on_its_first_screen(url: str, driver: webdriver.Chrome) -> None:
