@@ -115,7 +115,7 @@ def test_a_journey(url: str, driver: webdriver.Chrome, journey: Journey, hand: s
     ("source", "texts"),
     [
         ("eviction_cascade", ("Noisy tenant evicts", "Rate-limit the tenant")),
-        ("heavy_tenant", ("KV cache full", "--kv-cache-dtype")),
+        ("heavy_tenant", ("KV cache full", "Rate-limit the tenant")),
         ("few_slots", ("Requests wait for slots", "--max-num-seqs")),
     ],
 )
