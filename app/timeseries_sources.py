@@ -15,7 +15,7 @@ from kvitals.app.sources.prometheus_fleet import dialect
 from kvitals.app.sources.recording import RecordingError, span_of, with_window
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess
 from kvitals.diagnoser.sources.served import FamilyDialect, ServedFamilies
-from kvitals.diagnoser.sources.survey import survey
+from kvitals.diagnoser.sources.survey import NothingScrapedError, Survey, last_scraped, survey
 from kvitals.diagnoser.steps import Ask, row_gap
 from kvitals.rules.finding import DocumentSource
 from kvitals.series.history.reader import HistoryReader
@@ -79,14 +79,25 @@ def of_server(
     """A Prometheus, or an agent, which answers as one; the day before `end`, where nothing else is said. `first`: it is
     known to have nothing before.
 
-    Raises ServerError.
+    Targets need not have been scraped at `end`: the last moment at which they were tells what the server has. Raises
+    ServerError.
     """
     with Prometheus(access) as server:
-        found = survey(server, end, first=first)
+        since = max(start or end - DAY_SECONDS, first)
+        found = _survey(server, since, end, first)
         served = ServedFamilies(server, dialect(server, found, setup))
         alerts = ServedFamilies(server, FamilyDialect(()))  # the server's own, which no dialect has other names for
-        since = max(start or end - DAY_SECONDS, first)
         yield TimeseriesSource(access.url, _asking(served, alerts), since, end, found.interval, first)
+
+
+def _survey(server: Prometheus, start: float, end: float, first: float) -> Survey:
+    try:
+        return survey(server, end, first=first)
+    except NothingScrapedError:
+        last = last_scraped(server, start, end)
+        if last is None:
+            raise
+        return survey(server, last, first=first)
 
 
 def _asking(served: ServedFamilies, alerts: ServedFamilies) -> Ask:

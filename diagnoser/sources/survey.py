@@ -24,6 +24,14 @@ MAX_SAMPLES_PER_SECOND = 1000.0
 INTERVALS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0)
 
 
+LAST_POINTS = 5000
+"""Points of the course in which the last sample is searched: a server answers up to 11,000."""
+
+
+class NothingScrapedError(ServerError):
+    """No target was scraped in the minutes before a moment."""
+
+
 @dataclass(frozen=True)
 class Survey:
     """`names`: of the metrics that the server has. `interval`: seconds between two samples. `agents`: whether the
@@ -46,8 +54,8 @@ class Survey:
 
 
 def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -math.inf) -> Survey:
-    """Look at a server. `window`: seconds, where not the usual one. `first`: it has nothing before. Raises ServerError,
-    also for a window too short."""
+    """Look at a server. `window`: seconds, where not the usual one. `first`: it has nothing before. Raises
+    NothingScrapedError, and ServerError, also for a window too short."""
     names = frozenset(server.names(at - LOOK_SECONDS, at))
     presence = ENTITIES if has_agents(names) else "up"
     said = server.access.interval or None
@@ -55,7 +63,7 @@ def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -m
     if presence == ENTITIES and interval is None:
         presence, interval = "up", _interval(server, "up", at, first)  # agents that are gone
     if interval is None:
-        raise ServerError(
+        raise NothingScrapedError(
             f"no sample of `{presence}` in the {LOOK_SECONDS / 60:.0f} minutes before"
             f" {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC: nothing was scraped then, or the server no"
             " longer keeps it. Name a time that it has. Of an agent that shows a recording (run --demo) give the file."
@@ -70,6 +78,15 @@ def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -m
     before = round(found.span.fast + interval)
     cold = not server.one(PrometheusQuery(f"count({presence} offset {before}s)", at))
     return Survey(names, at, interval, presence == ENTITIES, cold, window)
+
+
+def last_scraped(server: Prometheus, start: float, end: float) -> float | None:
+    """The last moment between two at which a target had been scraped, to five minutes; None: there is none. Raises
+    ServerError."""
+    step = max(LOOK_SECONDS / 3, (end - start) / LAST_POINTS)
+    presence = ENTITIES if has_agents(server.names(start, end)) else "up"
+    course = server.one(PrometheusQuery(f"count(last_over_time({presence}[{math.ceil(step)}s]))", end, start, step))
+    return course[0].values[-1][0] if course and course[0].values else None
 
 
 def has_agents(names: Iterable[str]) -> bool:

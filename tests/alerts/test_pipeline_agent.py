@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.dashboards.alertmanager import configuration
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_yaml import dump
@@ -22,13 +23,14 @@ from tests.alerts.servers import ROOT, alertmanager, ended, free_port
 from tests.alerts.test_pipeline import Told, stand_in
 
 ENGINE = "127.0.0.1:8201/0"
-"""Of the recording that ships."""
+"""Of the recording of the heavy tenant."""
 
 
 @contextmanager
 def agent(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     command = [
-        sys.executable, "-m", "kvitals.ui.cli.main", "run", "--demo", "--no-web", "--listen", f"127.0.0.1:{port}",
+        sys.executable, "-m", "kvitals.ui.cli.main", "run", "--demo", str(HEAVY_TENANT), "--no-web",
+        "--listen", f"127.0.0.1:{port}",
         "--config", str(folder / "kvitals.toml"),
     ]  # fmt: skip
     with (

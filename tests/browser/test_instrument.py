@@ -21,7 +21,7 @@ from tests.browser.page import (
     wait_until,
     wait_until_at_rest,
 )
-from tests.browser.test_journeys import button, charts, click
+from tests.browser.test_journeys import button, charts, click, go
 
 UNEVEN = Path(__file__).parents[1] / "captures" / "incidents" / "uneven-1.kvcap"
 CASCADE = "demo%3Aeviction_cascade"
@@ -93,8 +93,52 @@ def test_from_the_finding_to_onset_engine_rule_and_replay(url: str, driver: webd
     visit(driver, f"{url}/?source={CASCADE}")
     wait_for(driver, "Noisy tenant evicts")
     assert follow(driver, "What if", "what-if")["lever"] == ["raise-kv-budget"]
-    wait_for(driver, "Found when it was recorded")
+    wait_for(driver, "Hit rate when recorded")
     assert console_errors(driver) == []
+
+
+def test_tenants_begin_with_culprit_victims_and_cost(url: str, driver: webdriver.Chrome) -> None:
+    visit(driver, f"{url}/?page=tenants&source={CASCADE}")
+    wait_for(driver, "Fairness indices")
+    said = text_of(driver)
+    for text in ("Noisy tenant evicts", "Culprit t-us5rs6vatl: 94%", "Victims t-7t3xmotuqe", "of prefill"):
+        assert said.index(text) < said.index("Who paid for whom") < said.index("Hit rate, and attainable hit rate"), (
+            text
+        )
+    assert "Jain" not in said, "indices that stay near perfect in this incident are folded in"
+    for old in ("could find", "of that", "lost and wanted again"):
+        assert old not in said, old
+
+
+def test_cascades_state_when_the_last_one_ended(url: str, driver: webdriver.Chrome) -> None:
+    visit(driver, f"{url}/?page=cascades&source={CASCADE}")
+    wait_for(driver, "no cascade under way; the last cascade ended at 10:41:26 UTC")
+    assert "under way" not in text_of(driver).replace("no cascade under way", "")
+
+
+def test_pages_without_data_are_folded_away_with_their_reason(url: str, driver: webdriver.Chrome) -> None:
+    section = "No data in this source"
+    visit(driver, f"{url}/?source={CASCADE}")
+    wait_for(driver, "Noisy tenant evicts")
+    wait_until(
+        lambda: titles_below(driver, section) == ["Efficiency"], "the demo has data for all pages but the week's"
+    )
+    visit(driver, f"{url}/?source=demo%3Aheavy_tenant")
+    wait_for(driver, "What to do, in this order")
+    folded = ["Cache", "Cascades", "Requests", "Efficiency", "What if"]
+    wait_until(lambda: titles_below(driver, section) == folded, "pages without data are last")
+    go(driver, "Cascades")
+    wait_for(driver, "No engine has reported its blocks")
+
+
+def titles_below(driver: webdriver.Chrome, section: str) -> list[str]:
+    """The titles of the pages in a section of the sidebar."""
+    script = (
+        "return [...document.querySelectorAll('[data-testid=stNavSectionHeader]')]"
+        ".filter(e => e.innerText.includes(arguments[0]))"
+        ".flatMap(e => [...e.parentElement.querySelectorAll('a p')].map(p => p.innerText))"
+    )
+    return list(driver.execute_script(script, section))
 
 
 def test_a_phone_has_cause_and_lever_on_its_first_screen(url: str, driver: webdriver.Chrome) -> None:

@@ -17,6 +17,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from kvitals.app.demo import DEMO, HEAVY_TENANT
 from kvitals.app.page_settings import PageSettings
 from tests.browser.page import (
     chromium,
@@ -31,7 +32,7 @@ from tests.browser.page import (
 )
 from tests.unit.web import hostile
 
-CASCADE = Path(__file__).parents[2] / "ui" / "web" / "incidents" / "eviction_cascade.kvcap"
+CASCADE = DEMO
 STILL = "[data-testid='stApp'][data-test-script-state='notRunning']"
 DRAWN = "svg.marks"
 
@@ -152,7 +153,7 @@ def test_tenants_cache_and_cascades_tell_who_and_why(url: str, driver: webdriver
     wait_for(driver, "Noisy tenant evicts")
     for title, said, many in (
         ("Tenants", "Who paid for whom", 4),
-        ("Cache", "What another size would find", 2),
+        ("Cache", "Hit rate at other sizes", 2),
         ("Cascades", "Stage 4 of 5 on engine", 1),
         ("Requests", "what the time went into", 3),
         ("Fleet", "with any finding", 0),
@@ -170,7 +171,7 @@ def test_what_if_rules_and_fleet_tell_what_to_do(url: str, driver: webdriver.Chr
     go(driver, "What if")
     wait_for(driver, "1,005 requests in 71 s")
     click(driver, By.XPATH, "//button[.//p[text()='Replay']]")
-    wait_for(driver, "Found when it was recorded")
+    wait_for(driver, "Hit rate when recorded")
     charts(driver, 1)
     picture(driver, pictures / "what-if.png")
     go(driver, "Rules")
@@ -202,7 +203,7 @@ def test_sources_are_switched_and_a_recording_is_sent(url: str, driver: webdrive
     go(driver, "Triage")
     wait_for(driver, "Requests wait for slots while the KV cache is free")
     go(driver, "Sources")
-    send(driver, CASCADE.parents[3] / "app" / "demo" / "healthy.kvcap")
+    send(driver, HEAVY_TENANT.with_name("healthy.kvcap"))
     choose_upload(driver, "healthy.kvcap")
     go(driver, "Triage")
     wait_for(driver, "No trouble found")

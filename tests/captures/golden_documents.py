@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.support.command import ROOT, answer
 
-FOLDERS = ("tests/captures", "app/demo", "ui/web/incidents")
+FOLDERS = ("tests/captures", "app/demo")
 COMMANDS = {
     "triage": ["triage", "--json", "{}"],
     "cache": ["cache", "--json", "{}"],

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvitals.app.demo import DEMO, incidents
+from kvitals.app.demo import HEAVY_TENANT, incidents
 from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.recording import RecordingVerdict, judge_recording, judged_before, span_of, with_window
 from kvitals.rules.finding import DocumentSource, Triage
@@ -76,7 +76,7 @@ def test_the_verdict_stands_still_once_the_incident_has_settled(path: Path) -> N
 
 
 def test_the_end_is_what_is_said_of_the_file() -> None:
-    assert judge_recording(DEMO, setup_of(DEMO)).document == at_the_end(DEMO).document
+    assert judge_recording(HEAVY_TENANT, setup_of(HEAVY_TENANT)).document == at_the_end(HEAVY_TENANT).document
 
 
 @pytest.mark.parametrize("path", FILES, ids=IDS)

@@ -47,10 +47,11 @@ class Fleet:
     interval: float = 60.0
     fault_seconds: float = 1800.0
     raw: bool = False  # the engines' own pages, scraped by a Prometheus, and not an agent's families
+    begin: float = BEGIN
 
     @property
     def times(self) -> Floats:
-        return BEGIN + np.arange(0.0, self.seconds, self.interval)
+        return self.begin + np.arange(0.0, self.seconds, self.interval)
 
     @property
     def end(self) -> float:
@@ -111,12 +112,12 @@ def _lines(fleet: Fleet, engines: Sequence[Engine]) -> Iterator[list[str]]:
 
 def _series(fleet: Fleet, engine: Engine) -> Iterator[tuple[dict[str, str], Floats]]:
     """The series of an engine with its values at the fleet's times; NaN where it has none."""
-    since = fleet.times - BEGIN + 7.0 * engine.number  # each engine in another phase
+    since = fleet.times - fleet.begin + 7.0 * engine.number  # each engine in another phase
     if fleet.raw:
         yield {METRIC_NAME: "up"}, np.ones(len(since))  # as a Prometheus says of what it scrapes
     if engine.fault is None:
         for course in engine.usual.courses:
-            yield dict(course.labels), _values(course, since)
+            yield dict(course.labels), _values(course, since, fleet.begin)
         return
     before = fleet.times < fleet.times[-1] - fleet.fault_seconds
     both = [{course.labels.drop("engine"): course for course in loop.courses} for loop in (engine.usual, engine.fault)]
@@ -124,19 +125,19 @@ def _series(fleet: Fleet, engine: Engine) -> Iterator[tuple[dict[str, str], Floa
         usual, fault = (courses.get(key) for courses in both)
         values = np.full(len(since), np.nan)
         if usual is not None:
-            values[before] = _values(usual, since)[before]
+            values[before] = _values(usual, since, fleet.begin)[before]
         if fault is not None:
-            later = _values(fault, since)
+            later = _values(fault, since, fleet.begin)
             if usual is not None and fault.cumulative and before.any():  # it counts on from where it was
-                later = later + _values(usual, since)[before][-1] - later[before][-1]
+                later = later + _values(usual, since, fleet.begin)[before][-1] - later[before][-1]
             values[~before] = later[~before]
         labels = (usual or fault or engine.usual.courses[0]).labels
         yield dict(labels), values
 
 
-def _values(course: Course, since: Floats) -> Floats:
+def _values(course: Course, since: Floats, begin: float) -> Floats:
     if is_clock(course.labels.name):
-        return np.full(len(since), BEGIN - STARTED_BEFORE)
+        return np.full(len(since), begin - STARTED_BEFORE)
     return course.at(since)
 
 

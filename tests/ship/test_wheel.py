@@ -82,7 +82,7 @@ def test_the_wheel_runs_the_agent_on_a_recording(kvitals: Path, tmp_path: Path) 
         finally:
             agent.terminate()
     assert told.returncode == 1, told.stderr
-    assert json.loads(told.stdout)["causes"][0]["code"] == "KVC01"
+    assert json.loads(told.stdout)["causes"][0]["code"] == "TEN02"
 
 
 def test_the_wheel_has_every_rule_and_its_page(kvitals: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from kvitals.app.page_settings import SettingsError, read
-from kvitals.ui.web import access, header, links, state
+from kvitals.ui.web import access, header, links, source_registry, state
 from kvitals.ui.web.data import EVERY_SECONDS
 from kvitals.ui.web.failure import NotYetError, UnansweredError
 from kvitals.ui.web.sources.base import PageWindow
@@ -31,6 +31,7 @@ from kvitals.ui.web.views import (
 )
 
 STYLE = Path(__file__).with_name("style.css")
+NAVIGATION = Path(__file__).with_name("navigation.js")
 ICON = Path(__file__).with_name("icon.svg")
 LOGO = Path(__file__).with_name("logo.svg")
 
@@ -71,6 +72,7 @@ SECTIONS = {
 
 
 FIRST = "triage"
+FOLDED = "No data in this source"
 
 
 def main() -> None:
@@ -97,14 +99,26 @@ def main() -> None:
             )
             for view in views
         ]
-        for section, views in SECTIONS.items()
+        for section, views in _sections().items()
     }
     chosen = st.navigation(pages, position="sidebar", expanded=True)
     links.register({page.url_path or FIRST: page for of in pages.values() for page in of})
     if wanted and (page := next((p for of in pages.values() for p in of if p.url_path == wanted), None)):
         st.switch_page(page, query_params=state.parameters())
+    st.sidebar.html(f"<script>{NAVIGATION.read_text(encoding='utf-8')}</script>", unsafe_allow_javascript=True)
     header.side(settings)
     chosen.run()
+
+
+def _sections() -> dict[str, list[PageView]]:
+    """The sections of the sidebar. Pages for which the source has no data are the last one; each states the reason."""
+    try:
+        empty = source_registry.open_source(state.place()).empty_pages()
+    except UnansweredError:
+        return SECTIONS
+    kept = {section: [view for view in views if view.path not in empty] for section, views in SECTIONS.items()}
+    folded = [view for views in SECTIONS.values() for view in views if view.path in empty]
+    return {section: views for section, views in (kept | {FOLDED: folded}).items() if views}
 
 
 def _page(view: PageView) -> None:

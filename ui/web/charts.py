@@ -8,8 +8,12 @@ from typing import Any
 
 import altair as alt
 import streamlit as st
+from altair.utils import schemapi
 
 from kvitals.rules.finding import Entity, Evidence, EvidenceLine
+
+# Altair holds each part of a chart against the schema as it is made, which took most of the time of a page.
+schemapi.disable_debug_mode()
 
 HEIGHT = 104
 LEGEND_ROW = 22
@@ -36,6 +40,13 @@ def spec(drawn: alt.TopLevelMixin, rows: Sequence[Mapping[str, Any]]) -> Spec:
 def show(found: Spec, *, key: str) -> None:
     """Draw it as wide as there is room."""
     st.vega_lite_chart(found, width="stretch", key=key)
+
+
+def draw(made: alt.TopLevelMixin, *, key: str) -> None:
+    """Draw a chart that has its rows within."""
+    found: Spec = made.to_dict(validate=False)
+    found.pop("config", None)
+    show(found, key=key)
 
 
 def chart(evidence: Evidence, entity: Entity) -> Spec | None:

@@ -11,6 +11,7 @@ from typing import Any
 import altair as alt
 
 from kvitals.ui.web.charts import ROWS, Spec, spec, time_axis, value_axis
+from kvitals.ui.web.charts import draw as draw
 from kvitals.ui.web.charts import show as show
 from kvitals.ui.web.charts import values as values
 from kvitals.ui.web.sources.base import ChartLine
@@ -152,14 +153,16 @@ def lanes(
         alt.Tooltip("from:N", title="when"),
     ]
     wide = alt.datum.end > alt.datum.start
+    has_bars = any(row["end"] > row["start"] for row in told)
+    has_points = any(row["end"] <= row["start"] for row in told)  # a layer without marks has no text to be read out
     bars = (
         base.transform_filter(wide)
-        .mark_bar(height=LANE - 8, opacity=0.55 if worded else 1.0, cornerRadius=3)
+        .mark_bar(height=LANE - 8, opacity=0.55 if worded else 1.0, cornerRadius=3, aria=has_bars)
         .encode(x=x, x2="end:T", color=color, tooltip=tooltip)
     )
     points = (
         base.transform_filter(~wide)
-        .mark_point(shape="diamond", size=90, filled=True, opacity=0.9)
+        .mark_point(shape="diamond", size=90, filled=True, opacity=0.9, aria=has_points)
         .encode(x=x, color=color, tooltip=tooltip)
     )
     text: dict[str, Any] = {"fontSize": 12, "baseline": "middle", "clip": True}

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kvitals.app.demo import incidents
+from kvitals.app.demo import incidents, incidents_with_kv_events
 from kvitals.app.page_settings import PageSettings, read
 from kvitals.app.pipeline import Setup
 from kvitals.config import Config, ConfigError
@@ -41,7 +41,6 @@ MAX_RECORDINGS = 3
 MAX_SERVERS = 4
 MAX_UPLOADS = 8
 MAX_URL = 300
-INCIDENTS = Path(__file__).with_name("incidents")
 DEMOS = {
     "eviction_cascade": "Eviction feeds on itself: blocks, tenants, requests",
     "heavy_tenant": "Long generations of one tenant fill the KV cache",
@@ -110,7 +109,7 @@ def offered_places() -> dict[str, str]:
 
 def demos() -> dict[str, Path]:
     """The incidents that ship, by place, what is worst first."""
-    paths = {path.stem: path for path in (*incidents(), *INCIDENTS.glob("*.kvcap"))}
+    paths = {path.stem: path for path in (*incidents(), *incidents_with_kv_events())}
     order = [*(name for name in DEMOS if name in paths), *sorted(paths.keys() - DEMOS.keys())]
     return {f"{DEMO}{name}": paths[name] for name in order}
 

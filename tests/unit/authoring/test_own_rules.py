@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.rules.loader import load
 from kvitals.ui.cli.main import main
 
@@ -46,7 +46,7 @@ def test_a_new_rule_passes_its_cases_and_lint_says_what_to_write(
 def test_a_new_rule_judges_at_once(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(begun / "codes" / "OWN07-queue-is-long.yaml", "default: 10", "default: 0.5")
     with pytest.raises(SystemExit):
-        main(["triage", str(DEMO), "--rules", str(begun), "--json"])
+        main(["triage", str(HEAVY_TENANT), "--rules", str(begun), "--json"])
     document = json.loads(capsys.readouterr().out)
     assert "OWN07" in [cause["code"] for cause in document["causes"]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.recording import judge_recording
 from kvitals.config import Config
@@ -99,7 +99,7 @@ def test_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_agent_is_named_and_what_to_check_instead(capsys: pytest.CaptureFixture[str]) -> None:
-    pipeline = judge_recording(DEMO, Setup(load(), Config())).pipeline
+    pipeline = judge_recording(HEAVY_TENANT, Setup(load(), Config())).pipeline
     with served(pipeline) as agent, pytest.raises(SystemExit) as ended:
         main(["check", agent])
     assert ended.value.code == 2

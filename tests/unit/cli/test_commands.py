@@ -13,7 +13,7 @@ from rich.console import Console
 
 from kvitals.app.agent_client import AgentRefusedError
 from kvitals.app.comparison import change, differences
-from kvitals.app.demo import DEMO, FOLDER, incidents
+from kvitals.app.demo import FOLDER, HEAVY_TENANT, incidents
 from kvitals.app.pipeline import Setup
 from kvitals.app.serve_recorded import read_pages, serve
 from kvitals.app.sources.live import Collector, agent_document
@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.usefixtures("shared_verdicts")
 def test_triage_puts_verdict_proof_levers_and_ruled_out_in_this_order(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out = run(capsys, "triage", "-v", str(DEMO))
+    code, out = run(capsys, "triage", "-v", str(HEAVY_TENANT))
     assert code == 1
     places = [out.index(word) for word in ("✗ ", "KVC01", "PROOF", "EXPLAINS", "DO, in this order", "RULED OUT")]
     assert places == sorted(places)
@@ -54,12 +54,12 @@ def test_a_healthy_engine_is_exit_code_zero(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.usefixtures("shared_verdicts")
 def test_the_baseline_of_an_incident_is_not_the_incident(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out = run(capsys, "triage", str(DEMO), "--at", "+55s", "--json")
+    _, out = run(capsys, "triage", str(HEAVY_TENANT), "--at", "+55s", "--json")
     assert json.loads(out)["causes"] == []
 
 
 def test_a_window_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out = run(capsys, "triage", str(DEMO), "--from", "+90s", "--to", "+110s", "--json")
+    _, out = run(capsys, "triage", str(HEAVY_TENANT), "--from", "+90s", "--to", "+110s", "--json")
     document = json.loads(out)
     assert document["window"]["seconds"] == pytest.approx(20, abs=0.01)
     assert document["causes"][0]["code"] == "KVC01"
@@ -67,7 +67,7 @@ def test_a_window_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("shared_verdicts")
 def test_compare_shows_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out = run(capsys, "compare", f"{DEMO}@+55s", str(DEMO))
+    code, out = run(capsys, "compare", f"{HEAVY_TENANT}@+55s", str(HEAVY_TENANT))
     assert code == 0
     assert "kv usage p90" in out
     assert not [line for line in out.splitlines() if line.startswith("slots ")]  # the same on both sides
@@ -79,7 +79,7 @@ def test_differences_are_ranked_and_one_sided_ones_come_last() -> None:
 
 
 def test_replay_tells_the_course(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out = run(capsys, "replay", str(DEMO))
+    code, out = run(capsys, "replay", str(HEAVY_TENANT))
     assert code == 1
     assert "No trouble found" in out
     assert out.splitlines()[-1].split()[-1] == "blocks."
@@ -113,13 +113,13 @@ def test_rules_can_be_listed_shown_started_and_checked(tmp_path: Path, capsys: p
 
 async def test_a_recorded_incident_served_as_a_target_is_an_engine_to_any_tool() -> None:
     port = free_port()
-    server = asyncio.create_task(serve(DEMO, port, Console(quiet=True)))
+    server = asyncio.create_task(serve(HEAVY_TENANT, port, Console(quiet=True)))
     try:
         await asyncio.sleep(0.3)
         url = f"http://127.0.0.1:{port}"
         async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
             page = await response.read()
-        (_, records) = next(iter(read_pages(DEMO).values()))
+        (_, records) = next(iter(read_pages(HEAVY_TENANT).values()))
         assert page in {r.body for r in records[:3]}
         assert await agent_document(url) is None  # an engine, not an agent
         async with Collector(Setup(load(), Config()), [url]) as collector:
@@ -144,7 +144,7 @@ def test_a_spark_line_begins_at_zero() -> None:
 
 async def test_the_answer_of_an_agent_is_taken_whole() -> None:
     """The document comes in several parts, as one of a busy node does."""
-    document = judge(DEMO, setup()).document
+    document = judge(HEAVY_TENANT, setup()).document
     body = encode(document)
 
     async def findings(request: web.Request) -> web.StreamResponse:
@@ -187,7 +187,10 @@ async def _busy(_: web.Request) -> web.Response:
     return web.json_response({"detail": "busy"}, status=503)
 
 
-@pytest.mark.parametrize("arguments", [["triage", str(DEMO)], ["replay", str(DEMO)], ["compare", str(DEMO), str(DEMO)]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["triage", str(HEAVY_TENANT)], ["replay", str(HEAVY_TENANT)], ["compare", str(HEAVY_TENANT), str(HEAVY_TENANT)]],
+)
 def test_a_query_that_takes_too_long_is_a_message(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,7 +238,7 @@ def test_what_is_beyond_every_bucket_differs_most() -> None:
 
 
 def test_compare_names_the_window_and_the_entity_of_each_figure(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out = run(capsys, "compare", f"{DEMO}@+20s", str(DEMO))
+    code, out = run(capsys, "compare", f"{HEAVY_TENANT}@+20s", str(HEAVY_TENANT))
     assert code == 0
     lines = out.splitlines()
     head = next(line for line in lines if line.startswith("signal "))
@@ -248,7 +251,7 @@ def test_compare_names_the_window_and_the_entity_of_each_figure(capsys: pytest.C
 
 
 def test_compare_shows_an_engine_busy_that_ran_requests_all_the_time(capsys: pytest.CaptureFixture[str]) -> None:
-    heavy = str(DEMO.parent / "heavy_tenant.kvcap")
+    heavy = str(HEAVY_TENANT.parent / "heavy_tenant.kvcap")
     _, out = run(capsys, "compare", heavy, heavy, "--all")
     row = next(line for line in out.splitlines() if line.startswith("busy share"))
     assert float(row.split()[3]) > 50

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from kvitals.agent.discovery import DiscoveredTarget, DiscoveredTargets
 from kvitals.agent.records import GpuReading, GpuRecord
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.first_configuration import MachineSurvey, configuration_text
 from kvitals.app.serve_recorded import serve
 from kvitals.config import build
@@ -111,7 +111,7 @@ def engine() -> Iterator[int]:
     """The port of a recorded engine."""
     port = free_port()
     loop = asyncio.new_event_loop()
-    task = loop.create_task(serve(DEMO, port, Console(quiet=True)))
+    task = loop.create_task(serve(HEAVY_TENANT, port, Console(quiet=True)))
 
     def turn() -> None:
         with pytest.raises(asyncio.CancelledError):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.ui.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("shared_verdicts")
@@ -122,7 +122,7 @@ def test_a_capture_that_was_cut_off_is_judged_as_far_as_it_goes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "cut.kvcap"
-    shutil.copy(DEMO, path)
+    shutil.copy(HEAVY_TENANT, path)
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size * 2 // 3)
     code, out, err = run(capsys, "triage", str(path), "--json")
@@ -134,7 +134,7 @@ def test_a_capture_that_was_cut_off_is_judged_as_far_as_it_goes(
 def test_a_broken_rule_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "codes").mkdir()
     (tmp_path / "codes" / "XXX01-broken.yaml").write_text("code: XXX01\nname: broken\nwhen: 'rate('\n")
-    code, out, err = run(capsys, "triage", str(DEMO), "--json", "--rules", str(tmp_path))
+    code, out, err = run(capsys, "triage", str(HEAVY_TENANT), "--json", "--rules", str(tmp_path))
     assert code == 1
     assert json.loads(out)["causes"]
     assert "left out:" in err
@@ -142,37 +142,37 @@ def test_a_broken_rule_is_named_and_left_out(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_wrong_objective(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "triage", str(DEMO), "--slo", "tps=3")
+    code, _, err = run(capsys, "triage", str(HEAVY_TENANT), "--slo", "tps=3")
     assert code == 2
     assert "ttft=TIME" in err
 
 
 def test_a_moment_outside_of_the_recording(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "triage", str(DEMO), "--at", "2001-01-01T00:00:00Z")
+    code, _, err = run(capsys, "triage", str(HEAVY_TENANT), "--at", "2001-01-01T00:00:00Z")
     assert code == 2
     assert "s after the moment asked for" in err
 
 
 @pytest.mark.parametrize("start", ["+9999s", "+119.9s"])
 def test_a_window_that_begins_where_a_recording_ends(capsys: pytest.CaptureFixture[str], start: str) -> None:
-    code, _, err = run(capsys, "triage", str(DEMO), f"--from={start}")
+    code, _, err = run(capsys, "triage", str(HEAVY_TENANT), f"--from={start}")
     assert code == 2
     assert "has no window there" in err
 
 
 def test_a_window_that_begins_before_a_recording_is_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "triage", str(DEMO), "--from", "2001-01-01", "--json")
+    _, out, _ = run(capsys, "triage", str(HEAVY_TENANT), "--from", "2001-01-01", "--json")
     assert json.loads(out)["window"]["seconds"] == pytest.approx(120.0, abs=2.0)
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("triage", str(DEMO), "--at", "nan"), "is not a moment; write +75s"),
-        (("triage", str(DEMO), "--at=1e30"), "is not a moment"),
-        (("triage", str(DEMO), "--at=+5s", "--to=+9s"), "--at or --to, not both"),
+        (("triage", str(HEAVY_TENANT), "--at", "nan"), "is not a moment; write +75s"),
+        (("triage", str(HEAVY_TENANT), "--at=1e30"), "is not a moment"),
+        (("triage", str(HEAVY_TENANT), "--at=+5s", "--to=+9s"), "--at or --to, not both"),
         (("triage", "--to", "yesterday"), "--to=-2h"),
-        (("replay", str(DEMO), "--serve", "--port", "99999"), "write a port from 1 to 65535"),
+        (("replay", str(HEAVY_TENANT), "--serve", "--port", "99999"), "write a port from 1 to 65535"),
         (("run", "--listen", "somewhere"), "--listen must be HOST:PORT"),
         (("run", "--web-port", "0"), "write a port from 1 to 65535"),
         (("tap", "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:99999"), "--listen must be HOST:PORT"),

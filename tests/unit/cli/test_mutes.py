@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.ui.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("shared_verdicts")
@@ -19,7 +19,7 @@ reason = "known, ticket 4711"
 
 def triage(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     with pytest.raises(SystemExit) as stop:
-        main(["triage", str(DEMO), *arguments])
+        main(["triage", str(HEAVY_TENANT), *arguments])
     assert isinstance(stop.value.code, int)
     return stop.value.code, capsys.readouterr().out
 
@@ -45,7 +45,7 @@ def test_a_mute_that_has_run_out_mutes_nothing(tmp_path: Path, capsys: pytest.Ca
 def test_a_mute_of_a_rule_that_does_not_exist_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "kvitals.toml").write_text(MUTE.replace("KVC01", "KVC99"))
     with pytest.raises(SystemExit):
-        main(["triage", str(DEMO), "--config", str(tmp_path / "kvitals.toml")])
+        main(["triage", str(HEAVY_TENANT), "--config", str(tmp_path / "kvitals.toml")])
     assert "KVC99" in capsys.readouterr().err
 
 

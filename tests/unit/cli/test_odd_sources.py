@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.app.demo import DEMO, FOLDER
+from kvitals.app.demo import FOLDER, HEAVY_TENANT
 from kvitals.rules.finding import encode
 from kvitals.ui.cli import rules
 from kvitals.ui.cli.main import main
@@ -34,8 +34,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     [
         (["triage", NOTHING], 2, f"{NOTHING}: no such file, and no host of that name"),
         (["check", NOTHING], 2, f"{NOTHING}: no such file, and no host of that name"),
-        (["review", str(DEMO), "--out", "x"], 2, "is no history; for a recording use kvitals triage or knee"),
-        (["size", str(DEMO)], 2, "its model tiny is not in the catalogue; choose --model NAME"),
+        (["review", str(HEAVY_TENANT), "--out", "x"], 2, "is no history; for a recording use kvitals triage or knee"),
+        (["size", str(HEAVY_TENANT)], 2, "its model tiny is not in the catalogue; choose --model NAME"),
         (["size", "--model-config", "/no/such", "--peak", "1"], 2, "/no/such: cannot be read: No such file"),
         (["trace", "x", "http://127.0.0.1:1"], 3, "no agent answers at http://127.0.0.1:1: connection refused"),
         (["knee", "http://127.0.0.1:1"], 3, "cannot be reached (Connection refused): is it running"),
@@ -53,18 +53,18 @@ def test_recordings_that_hold_nothing_say_why(tmp_path: Path, capsys: pytest.Cap
     path = tmp_path / "x.kvcap"
     path.write_bytes(b"")
     assert "x.kvcap is empty" in run(capsys, "triage", str(path))[2]
-    path.write_bytes(DEMO.read_bytes()[:20000])
+    path.write_bytes(HEAVY_TENANT.read_bytes()[:20000])
     assert "x.kvcap holds no record: truncated" in run(capsys, "triage", str(path))[2]
 
 
 def test_a_moment_after_the_end_is_said_to_be_none(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "triage", str(DEMO), "--at=+9999s", "--json")
+    code, _, err = run(capsys, "triage", str(HEAVY_TENANT), "--at=+9999s", "--json")
     assert code == 1
     assert "s: that is judged" in err
 
 
 def test_two_sides_alike_have_no_empty_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "No signal differs" in run(capsys, "compare", str(DEMO), str(DEMO))[1]
+    assert "No signal differs" in run(capsys, "compare", str(HEAVY_TENANT), str(HEAVY_TENANT))[1]
 
 
 def test_what_may_not_be_read_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

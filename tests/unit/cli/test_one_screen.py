@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.rules.finding import LeverSetting, Triage
 from kvitals.ui.cli import screen
 from tests.support.loops import for_each
 from tests.support.recordings import CAPTURES, judge, setup
 
-INCIDENTS = sorted(DEMO.parent.glob("*.kvcap"))
+INCIDENTS = sorted(HEAVY_TENANT.parent.glob("*.kvcap"))
 VERDICT_WITHIN = 3
 
 
@@ -47,7 +47,7 @@ def test_levers_without_a_restart_come_first_in_the_document(path: Path, documen
 
 
 def test_a_lever_without_restart_stands_before_one_with_it(documents: dict[Path, Triage]) -> None:
-    document = documents[DEMO.parent / "heavy_tenant.kvcap"]
+    document = documents[HEAVY_TENANT.parent / "heavy_tenant.kvcap"]
     lines = _screen(document)
     now, later = lines.index("Now (no restart)"), lines.index("Then (restart or deploy)")
     assert now < later
@@ -57,7 +57,7 @@ def test_a_lever_without_restart_stands_before_one_with_it(documents: dict[Path,
 
 
 def test_however_much_a_document_says_it_fits(documents: dict[Path, Triage]) -> None:
-    document = documents[DEMO.parent / "heavy_tenant.kvcap"]
+    document = documents[HEAVY_TENANT.parent / "heavy_tenant.kvcap"]
     cause = document.causes[0]
     setting = LeverSetting(flag="--" + "long-flag" * 9, now="1" * 30, to="2" * 30, restart=True, note="")
     levers = [
@@ -78,7 +78,7 @@ def test_what_befell_an_engine_or_its_clients_is_seen_without_asking_for_more(na
 
 
 def test_a_healthy_engine_needs_a_few_lines_only(documents: dict[Path, Triage]) -> None:
-    lines = _screen(documents[DEMO.parent / "healthy.kvcap"])
+    lines = _screen(documents[HEAVY_TENANT.parent / "healthy.kvcap"])
     assert len(lines) <= 6
     assert lines[2].startswith("✓ No trouble found")
 
@@ -91,7 +91,7 @@ def test_a_lever_tells_whether_it_restarts_an_engine(documents: dict[Path, Triag
 
 def test_a_narrow_terminal_keeps_a_lever_of_each_kind_and_counts_the_others(documents: dict[Path, Triage]) -> None:
     """At 60 columns the levers with a restart, the only ones that enlarge the cache, were left out without a word."""
-    document = documents[DEMO.parent / "heavy_tenant.kvcap"]
+    document = documents[HEAVY_TENANT.parent / "heavy_tenant.kvcap"]
     lines = _screen(document, 60)
     assert len(lines) <= screen.LINES
     assert "Now (no restart)" in lines and "Then (restart or deploy)" in lines
@@ -99,6 +99,6 @@ def test_a_narrow_terminal_keeps_a_lever_of_each_kind_and_counts_the_others(docu
 
 
 def test_every_format_states_the_change_of_regime(documents: dict[Path, Triage]) -> None:
-    document = documents[DEMO.parent / "heavy_tenant.kvcap"]
+    document = documents[HEAVY_TENANT.parent / "heavy_tenant.kvcap"]
     assert document.regime is not None
     assert document.regime.sentence in [block.text for block in screen.blocks(document)]

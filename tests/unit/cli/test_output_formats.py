@@ -14,7 +14,7 @@ import yaml
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.diagnoser.sources.presence import Presence
 from kvitals.rules.finding import Entity
 from kvitals.series.types import Labels
@@ -27,7 +27,7 @@ from tests.support.loops import for_each
 from tests.support.recordings import judge, setup
 
 ROOT = Path(__file__).parents[3]
-HEAVY = str(DEMO.parent / "heavy_tenant.kvcap")
+HEAVY = str(HEAVY_TENANT)
 THRASH = str(ROOT / "tests/captures/ledger/thrash.kvcap")
 COMMANDS = {
     "triage": ("triage", HEAVY),
@@ -130,7 +130,7 @@ def test_no_name_is_markup(name: str, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_hostile_names_of_a_triage_are_text_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
-    document = judge(DEMO, setup()).document
+    document = judge(HEAVY_TENANT, setup()).document
     hostile = "<!channel> [x](https://evil.example) <script>"
     findings = [
         msgspec.structs.replace(one, entity=Entity("engine", {"engine": hostile}, hostile)) for one in document.causes

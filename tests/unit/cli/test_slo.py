@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.ui.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("shared_verdicts")
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("shared_verdicts")
 
 def triage(capsys: pytest.CaptureFixture[str], config: Path, *arguments: str) -> dict[str, Any]:
     with pytest.raises(SystemExit):
-        main(["triage", str(DEMO), "--config", str(config), "--json", *arguments])
+        main(["triage", str(HEAVY_TENANT), "--config", str(config), "--json", *arguments])
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     return document
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.table import Table
 
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.rules.finding import Entity, Triage
 from kvitals.ui.cli.common import answer_console, status_console
 from kvitals.ui.cli.piped import COLUMNS, TrimmedStream
@@ -32,7 +32,7 @@ def test_names_are_no_markup(name: str, capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.fixture(scope="module")
 def document() -> Triage:
-    return judge(DEMO, setup()).document
+    return judge(HEAVY_TENANT, setup()).document
 
 
 @pytest.mark.parametrize(

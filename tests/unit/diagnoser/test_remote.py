@@ -21,7 +21,7 @@ from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, PrometheusQuery, PrometheusSeries, ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
 from kvitals.diagnoser.sources.served import FamilyDialect, ServedFamilies, focus_engines
-from kvitals.diagnoser.sources.survey import has_agents, survey
+from kvitals.diagnoser.sources.survey import has_agents, last_scraped, survey
 from kvitals.diagnoser.triage import MAX_OF_A_RULE, triage
 from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import SIGNAL_PREFIX, load
@@ -133,6 +133,15 @@ def test_the_distance_of_samples_is_measured_and_the_window_follows() -> None:
         survey(Server(window), last, 2.0)  # type: ignore[arg-type]
     with pytest.raises(ServerError, match="nothing was scraped"):
         survey(Server(window), last + 86400.0)  # type: ignore[arg-type]
+
+
+def test_the_last_scrape_is_found_where_the_end_has_none() -> None:
+    window, last = recorded(next(path for path in incidents() if path.stem == "working_set"))
+    found = last_scraped(Server(window), last - 450.0, last + 86400.0)  # type: ignore[arg-type]
+    assert found is not None
+    assert abs(found - last) <= 300.0
+    assert survey(Server(window), found).agents  # type: ignore[arg-type]
+    assert last_scraped(Server(window), last + 3600.0, last + 86400.0) is None  # type: ignore[arg-type]
 
 
 class Young:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.history_recorder import DOCUMENT_SECONDS, Episodes
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config
@@ -19,7 +19,7 @@ def test_findings_are_written_when_they_open_close_and_once_a_minute() -> None:
     episodes = Episodes(pipeline)
     written: dict[str, float] = {}  # key -> when it was last written as open
     anew: list[float] = []  # when all that is open was written
-    with CaptureReader.open(DEMO.parent / "few_slots.kvcap") as reader:
+    with CaptureReader.open(HEAVY_TENANT.with_name("few_slots.kvcap")) as reader:
         pipeline.node.expect(reader.header.meta)
         for at in pipeline.replay(reader):
             pipeline.observe(at)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.load import extracted_load
 from kvitals.app.load.extracted_load import ExtractedLoad, NoLoadError, extract_load
 from kvitals.app.load.load_formats import FORMATS, load_lines, mean_rate, synthetic_text
@@ -135,9 +135,9 @@ def test_cached_tokens_are_the_shared_beginning() -> None:
 
 def test_a_recording_without_requests_names_what_to_record(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(NoLoadError, match="Record with the requests of clients: kvitals tap"):
-        extract_load(DEMO, Config())
+        extract_load(HEAVY_TENANT, Config())
     with pytest.raises(SystemExit) as stop:
-        main(["gate", "extract", str(DEMO)])
+        main(["gate", "extract", str(HEAVY_TENANT)])
     assert stop.value.code == 2
     assert "see docs/requests.md" in capsys.readouterr().err
 

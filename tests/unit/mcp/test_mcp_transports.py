@@ -18,7 +18,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from kvitals.app.demo import DEMO, incidents
+from kvitals.app.demo import HEAVY_TENANT, incidents
 from kvitals.app.errors import UsageError
 from kvitals.app.offered_sources import OfferedSources
 from kvitals.app.pipeline import Setup
@@ -32,7 +32,7 @@ from kvitals.ui.mcp.mcp_server import mcp_server
 from tests.support.processes import HOST, free_port
 from tests.unit.mcp.test_mcp_tools import CHARACTERS_A_TOKEN, DIAGNOSIS
 
-SHIPPED = DEMO.parent
+SHIPPED = HEAVY_TENANT.parent
 INCIDENTS = Path(__file__).parents[2] / "captures" / "incidents"
 SOURCE = "few_slots.kvcap"
 INITIALIZE = {

@@ -11,7 +11,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from kvitals.agent.records import FactsRecord, ScrapeRecord, decode, encode
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.series.recordings import CaptureReader, CaptureWriter
 from kvitals.ui.mcp.quoting import MAX_NAME, visible
 from tests.unit.mcp.test_mcp_transports import offered, url_of_server
@@ -32,7 +32,7 @@ CALLS: list[tuple[str, dict[str, str]]] = [
 def plant(path: Path) -> None:
     """The recording of a full cache, whose engine reports another model name and an error with an order in it."""
     with (
-        CaptureReader.open(DEMO) as reader,
+        CaptureReader.open(HEAVY_TENANT) as reader,
         CaptureWriter(path, version="0", meta=reader.header.meta) as writer,
     ):
         for record in reader:

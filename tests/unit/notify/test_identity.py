@@ -7,7 +7,7 @@ from functools import cache
 import msgspec
 import pytest
 
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.identity import KnownEngine, known_engine, resolve
 from kvitals.app.notify.diagnosis import OfAgent, engines_of_agent
 from kvitals.app.notify.finding_match import diagnosis_request, lead
@@ -53,7 +53,7 @@ def test_an_alert_names_its_engine(platform: str, labels: dict[str, str], expect
 
 @cache
 def demo() -> RecordingVerdict:
-    return judge(DEMO, setup())
+    return judge(HEAVY_TENANT, setup())
 
 
 def of_pool(finding: Finding, pool: str) -> Finding:
@@ -130,7 +130,7 @@ async def test_a_document_over_too_little_history_does_not_contradict_an_alert(m
 
 def test_a_replayed_agent_has_the_configured_labels() -> None:
     config = Config(labels=NodeLabels(cluster="eu", node="gpu-7"))
-    pipeline = judge_recording(DEMO, Setup(load(), config)).pipeline
+    pipeline = judge_recording(HEAVY_TENANT, Setup(load(), config)).pipeline
     assert isinstance(pipeline, Pipeline) and pipeline.span is not None
     (engine,) = engines_of_agent(pipeline, pipeline.span.at)
     assert engine.place == {"cluster": "eu", "node": "gpu-7"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.patch.file_forms import engine_commands
 from kvitals.app.patch.lever_change import FlagEdit, PatchError, flag_changes
 from kvitals.app.patch.source_text import apply_edits
@@ -15,7 +15,7 @@ from kvitals.app.patch.value_check import check_value
 from kvitals.rules.finding import LeverAdvice, LeverSetting
 from kvitals.ui.cli.main import main
 
-SHIPPED = DEMO.parent
+SHIPPED = HEAVY_TENANT.parent
 SLOTS = [FlagEdit("--max-num-seqs", "set", "16")]
 
 

@@ -30,6 +30,9 @@ class Large:
     name: str = "large"
     live: bool = True
 
+    def empty_pages(self) -> frozenset[str]:
+        return frozenset()
+
     def findings(self, _: object) -> Triage:
         return self.document
 

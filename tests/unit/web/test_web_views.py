@@ -69,20 +69,41 @@ def test_moving_the_slider_moves_every_page() -> None:
 def test_tenants_are_compared() -> None:
     app = run("tenants", source=CASCADE)
     said = words(app)
-    for text in ("Jain", "### Found, and could be found", "### Who paid for whom", "### Time to first token, p99"):
+    for text in (
+        "Jain",
+        "### Hit rate, and attainable hit rate",
+        "### Who paid for whom",
+        "### Time to first token, p99",
+    ):
         assert text in said, text
     table = app.dataframe[0].value
     assert next(iter(table["tenant"])) == "t-us5rs6vatl"
     assert table["cost others"].max() == pytest.approx(28_655.5, rel=0.01)
+    assert "**Culprit** t-us5rs6vatl: 94% of all recomputed tokens" in said
+    assert "**Victims** t-7t3xmotuqe 20.5 k (72%)" in said
     app.selectbox(key="tenant-tail").set_value("t-7t3xmotuqe")
     assert "slowest requests of t-7t3xmotuqe" in words(sound(app.run()))
+
+
+def test_tenants_follow_the_time_range() -> None:
+    there = source_registry.open_source(CASCADE).extent()
+    app = run("tenants", source=CASCADE, **{"from": str(there.start), "to": str(there.start + 20.0)})
+    early = app.dataframe[0].value
+    assert "t-us5rs6vatl" not in set(early["tenant"]), "this tenant comes later"
+    assert early["cost others"].max() == 0
+    assert "No rule about tenants fires" in words(app)
+    whole = run("tenants", source=CASCADE, **{"from": str(there.start), "to": str(there.end)}).dataframe[0].value
+    total = run("tenants", source=CASCADE).dataframe[0].value
+    for name in ("looked up", "recomputed", "cost others"):
+        assert list(whole[name]) == pytest.approx(list(total[name]), rel=0.02), name
+    assert (total["hit rate"] <= total["attainable hit rate"]).all()
 
 
 def test_the_cache_says_what_another_size_would_find() -> None:
     app = run("cache", source=CASCADE)
     said = words(app)
-    assert "found in the cache\n50.0%" in said and "30.3 k tokens" in said
-    assert "today: 192 blocks, by the model 49.9%" in said
+    assert "hit rate since start\n50.0%" in said and "30.3 k tokens" in said
+    assert "today: 192 blocks, modelled hit rate 49.9%" in said
     assert "100% of lookups observed · confidence 100% · 1,005 lookups" in said
     slider = app.select_slider(key="size-engine-engine")
     slider.set_value(len(slider.options) - 1)
@@ -121,10 +142,14 @@ def test_what_if_says_what_the_command_says() -> None:
     assert "1,005 requests in 71 s" in words(app)
     next(b for b in app.button if b.label == "Replay").click()
     said = words(sound(app.run()))
-    assert "Found when it was recorded: **50.0%**" in said
+    assert "Hit rate when recorded: **50.0%**" in said
     table = app.dataframe[0].value
     assert list(table["blocks"]) == ["192", "384", "768", "endless"]
     assert next(iter(table[""])) == "base"
+    tiles = {m.label: m.value for m in app.metric}
+    best = list(table["hit rate"]).index(max(table["hit rate"], key=lambda text: float(text.rstrip("%"))))
+    assert list(table["prefill work"])[best] == tiles["prefill work"], "tile and table have one sign"
+    assert tiles["prefill work"].startswith("-")
 
 
 @pytest.mark.parametrize("capacities", ["0", "1e99", ",", "nonsense", ",".join(map(str, range(1, 70))), "-5t"])

@@ -64,6 +64,9 @@ class AgentSource:
         self._setup = setup
         self._history = history
 
+    def empty_pages(self) -> frozenset[str]:
+        return frozenset()  # to know it would take questions, and an agent may get data at any moment
+
     def findings(self, look: PageWindow | None) -> Triage:
         if look is not None:
             return self._past_findings(look)

@@ -83,6 +83,9 @@ class PageSource(Protocol):
     def live(self) -> bool:
         """Whether asking again later may tell something else."""
 
+    def empty_pages(self) -> frozenset[str]:
+        """The paths of pages for which this source has no data, as far as that is known without waiting."""
+
     def findings(self, look: PageWindow | None) -> Triage: ...
 
     def extent(self) -> Extent: ...

@@ -131,6 +131,17 @@ class Recording:
             raise self._error.with_traceback(None)
         return self._pipeline
 
+    def empty_pages(self) -> frozenset[str]:
+        """A recording has no week; once it is replayed it is known whether it has KV events and requests."""
+        empty = {"efficiency"}
+        if self._done.is_set() and self._error is None:
+            node = self._pipeline.node
+            if node.ledger is None or not node.ledger.engines:
+                empty |= {"cache", "cascades", "what-if"}
+            if not node.requests.store.newest(1, None):
+                empty.add("requests")
+        return frozenset(empty)
+
     def findings(self, look: PageWindow | None) -> Triage:
         """The verdict at the end of a window, as `kvitals triage FILE --from --to` has it."""
         self._replayed()

@@ -44,6 +44,9 @@ class Server:
         self._setup = setup
         self._judge = BackgroundJudge(self._judged)
 
+    def empty_pages(self) -> frozenset[str]:
+        return frozenset({"cache", "cascades", "requests", "what-if"})
+
     def findings(self, look: PageWindow | None) -> Triage:
         return self._judge.verdict(look)
 

@@ -1,4 +1,4 @@
-"""What each cache holds, what it lost and wanted again, and what another size would find."""
+"""What each cache holds, what it evicted and recomputed, and the hit rate at other sizes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from kvitals.ui.web.views.blocks import no_blocks
 MAX_ENGINES = 200
 _MEANING = {
     "pinned": "requests hold it now",
-    "hot": "found within five minutes",
-    "cold": "not found for five minutes",
+    "hot": "hit within five minutes",
+    "cold": "not hit for five minutes",
     "offloaded": "in a lower tier only",
 }
 
@@ -33,7 +33,7 @@ def show(place: str, look: PageWindow | None) -> None:
         no_blocks()
         return
     if look is not None:
-        st.caption("What caches hold is known of now (of a recording: its end), whichever window was picked.")
+        st.caption("This page shows the caches now, or at a recording's end: the time range does not apply.")
     names = [engine["engine"] for engine in engines[:MAX_ENGINES]]
     chosen = st.selectbox("Engine", names, key="cache-engine") if len(names) > 1 else names[0]
     engine = next(one for one in engines if one["engine"] == chosen)
@@ -49,9 +49,13 @@ def _figures(engine: Mapping[str, Any]) -> None:
     size = f"of {engine['pool_blocks']:,} blocks" if engine["pool_blocks"] else "the cache's size is not known"
     header.figures(
         [
-            ("found in the cache", _share(hit, looked), "of the prompt tokens that were looked up"),
-            ("lost and wanted again", f"{short(lost)} tokens", "evicted, then computed once more"),
-            ("of what was computed", _share(lost, missed), "the share that was computed again"),
+            (
+                "hit rate since start",
+                _share(hit, looked),
+                "hit tokens over prompt tokens looked up, of all that was seen",
+            ),
+            ("recomputed", f"{short(lost)} tokens", "evicted, then needed again"),
+            ("share of computed", _share(lost, missed), "recomputed tokens over all computed prompt tokens"),
             ("held", _share(engine["live_blocks"], engine["pool_blocks"]), size),
         ],
         key="figures",
@@ -76,7 +80,7 @@ def _residency(engine: Mapping[str, Any]) -> None:
         rows, colors = [*rows, {"part": "free", "amount": free}], colors | {"free": "#d5d5d5"}
     st.markdown("### What it holds")
     if sum(float(row["amount"]) for row in rows):
-        st.altair_chart(graphs.shares(rows, colors, "tokens"), width="stretch", key="residency")
+        graphs.draw(graphs.shares(rows, colors, "tokens"), key="residency")
     said = [
         f"{row['part']} {short(float(row['amount']))} ({_MEANING.get(str(row['part']), 'not used')})" for row in rows
     ]
@@ -84,8 +88,8 @@ def _residency(engine: Mapping[str, Any]) -> None:
 
 
 def _curve(curve: Mapping[str, Any] | None, pool: int | None, block_tokens: int, key: str) -> None:
-    """What caches of other sizes would find, with today's and one that is picked."""
-    st.markdown("### What another size would find")
+    """Hit rates of caches of other sizes, with today's and one that is picked."""
+    st.markdown("### Hit rate at other sizes")
     if curve is None:
         st.caption("Too few lookups yet for a curve.")
         return
@@ -104,16 +108,17 @@ def _curve(curve: Mapping[str, Any] | None, pool: int | None, block_tokens: int,
         f"{sizes[picked]:,} blocks, {short(sizes[picked] * block_tokens)} tokens",
         f"{rates[picked]:.1%}",
         delta=gain,
-        help=f"of prompt tokens found, ± {errors[picked]:.1%}",
+        help=f"modelled hit rate, ± {errors[picked]:.1%}",
     )
     if today is not None:
-        left.caption(f"today: {pool:,} blocks, by the model {rates[today]:.1%}")
+        left.caption(f"today: {pool:,} blocks, modelled hit rate {rates[today]:.1%}")
     rows = [{"blocks": s, "rate": r, "error": e} for s, r, e in zip(sizes, rates, errors, strict=True)]
     marks = [{"blocks": sizes[picked], "what": "picked"}]
     marks += [{"blocks": sizes[today], "what": "today"}] if today is not None else []
-    right.altair_chart(_drawn(rows, marks), width="stretch", key=f"curve-{key}")
+    with right:
+        graphs.draw(_drawn(rows, marks), key=f"curve-{key}")
     st.caption(
-        "of an LRU cache for the recorded lookups; one shared cache finds no less than its parts"
+        "of an LRU cache for the recorded lookups; one shared cache hits no less than its parts"
         + (f" · {curve['references']:,} block references, sampled at {curve['sample_rate']:g}")
     )
 
@@ -121,7 +126,7 @@ def _curve(curve: Mapping[str, Any] | None, pool: int | None, block_tokens: int,
 def _drawn(rows: list[dict[str, Any]], marks: list[dict[str, Any]]) -> Any:
     x = alt.X("blocks:Q", title="blocks", scale=alt.Scale(type="log", base=2), axis=alt.Axis(format=",", tickCount=6))
     y = alt.Y("rate:Q", title=None, scale=alt.Scale(domainMin=0), axis=value_axis("ratio", [{"value": 1}]))
-    tips = [alt.Tooltip("blocks:Q", format=","), alt.Tooltip("rate:Q", title="found", format=".1%")]
+    tips = [alt.Tooltip("blocks:Q", format=","), alt.Tooltip("rate:Q", title="hit rate", format=".1%")]
     line = alt.Chart(graphs.values(rows)).mark_line(point=True, strokeWidth=2).encode(x=x, y=y, tooltip=tips)
     rule = (
         alt.Chart(graphs.values(marks))

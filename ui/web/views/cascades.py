@@ -18,13 +18,13 @@ WORD = 10
 """Characters of a sentence that are the word which it begins with."""
 
 _STATES = {
-    "open": ":material/error: goes on",
-    "cut": ":material/content_cut: cut off: the cache was emptied or nothing was heard",
-    "ended": ":material/check_circle: over",
+    "open": ":material/error: under way",
+    "cut": ":material/content_cut: ended early: the cache was emptied or events stopped",
+    "ended": ":material/check_circle: ended",
 }
 _ENGINE = {
     "cold": "was just filled: nothing to compare with yet",
-    "calm": "no cascade",
+    "calm": "no cascade under way",
     "pressure": "a full cache stores more than usual",
     "cascade": "a cascade is under way",
     "unknown": "too little of the cache is known",
@@ -40,8 +40,7 @@ def show(place: str, look: PageWindow | None) -> None:
     engines = known.cascades.get("engines", [])
     with st.container(horizontal=True, key="cascade-engines"):
         for engine in engines[:MAX_SHOWN]:
-            told = _ENGINE.get(engine["state"], engine["state"])
-            st.markdown(f"{inline_code(engine['engine'])} {literal(told)}")
+            st.markdown(f"{inline_code(engine['engine'])} {literal(_state_now(engine, known.cascades))}")
     found = [one for one in known.cascades.get("cascades", []) if _touches(one, look)]
     if not found:
         header.show_empty(
@@ -53,6 +52,15 @@ def show(place: str, look: PageWindow | None) -> None:
         _cascade(one, known.names)
     if len(found) > MAX_SHOWN:
         st.caption(f"{len(found) - MAX_SHOWN} earlier ones: kvitals cache --json")
+
+
+def _state_now(engine: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+    """The state of an engine at the end of what was seen. A cascade that is over is named with its end."""
+    told = _ENGINE.get(engine["state"], str(engine["state"]))
+    ends = [one["ended"] for one in known.get("cascades", []) if one["engine"] == engine["engine"] and one["ended"]]
+    if engine["state"] == "cascade" or not ends:
+        return told
+    return f"{told}; the last cascade ended at {moment(max(ends), state.zone(), date=False)}"
 
 
 def _touches(one: Mapping[str, Any], look: PageWindow | None) -> bool:

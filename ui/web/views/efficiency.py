@@ -35,7 +35,8 @@ def show(place: str, look: PageWindow | None) -> None:
     if source_registry.file_of(place) is not None:
         header.show_empty(
             "A recording is too short for a review",
-            "It is about days: an agent that keeps its history, or a Prometheus, has them. Choose one under Sources.",
+            "A review needs hours to days of series: an agent that keeps its history, or a Prometheus, has them."
+            " Choose one under Sources.",
             "kvitals review --since 7d --out review",
         )
         return
@@ -106,7 +107,7 @@ def _section(section: Section, review: Review, number: int) -> None:
         elif isinstance(block, DataTable):
             _table(block, f"review-{number}-{i}")
         elif (draw := next(drawings, None)) is not None:
-            st.altair_chart(draw(review), width="stretch", key=f"review-chart-{number}-{i}")
+            graphs.draw(draw(review), key=f"review-chart-{number}-{i}")
             st.caption(literal(block.caption))
 
 

@@ -196,5 +196,5 @@ def _outliers(values: Mapping[str, Mapping[str, float]]) -> None:
     chart = alt.layer(bars, rule.encode(x="value:Q")).properties(
         height=24 * len(rows) + graphs.AXIS, padding=graphs.PADDING
     )
-    st.altair_chart(chart, width="stretch", key="outlier-bars")
+    graphs.draw(chart, key="outlier-bars")
     st.caption(f"the largest {count(len(rows), 'value')} of {len(ordered):,}; dashed: the middle one of all")

@@ -75,10 +75,10 @@ def _point(point: Mapping[str, Any]) -> None:
         figures.append((f"C_max {name}", value, f"requests at a time at which p99 passes {limit['seconds']:g} s"))
     header.figures(figures, key="knee-figures")
     if point["bins"]:
-        st.altair_chart(_throughput(point), width="stretch", key="knee-throughput")
+        graphs.draw(_throughput(point), key="knee-throughput")
         for objective, name in _OBJECTIVES.items():
             if (drawn := _latency(point, objective, name)) is not None:
-                st.altair_chart(drawn, width="stretch", key=f"knee-{objective}")
+                graphs.draw(drawn, key=f"knee-{objective}")
     for text in sentences(point):
         st.markdown(literal(text))
     for missing in point["missing"]:

@@ -49,7 +49,7 @@ def show(place: str, look: PageWindow | None) -> None:
         for report in found.tails:
             _tail(report, found)
     st.markdown(f"### {count(len(requests), 'request')}: what the time went into")
-    st.altair_chart(_waterfalls([told.record for told in requests]), width="stretch", key="waterfalls")
+    graphs.draw(_waterfalls([told.record for told in requests]), key="waterfalls")
     st.caption("Phases one after another, as its source reports them; gray is unattributed time.")
     _one(requests)
 
@@ -95,7 +95,7 @@ def _tail(report: TailReport, found: RequestAnswer) -> None:
         if phase.share is not None and abs(phase.share) >= LEAST_SHARE
     ]
     if rows:
-        st.altair_chart(_excess(rows), width="stretch", key=f"tail-{report.of}")
+        graphs.draw(_excess(rows), key=f"tail-{report.of}")
     with st.expander("Who they are, and whom they waited behind", key=f"who-{report.of}"):
         for line in _who(report, found):
             st.markdown(f"- {line}")

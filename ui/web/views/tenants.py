@@ -1,4 +1,4 @@
-"""How tenants fare: what each finds and could find, who pushed out whose blocks, who waits."""
+"""How tenants fare: who evicts whose blocks, the hit rate of each, who waits."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ import streamlit as st
 
 from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.request_sources import RequestQuery
-from kvitals.ui.formats import short
+from kvitals.ui.formats import seconds, short
 from kvitals.ui.web import data, graphs, header, links, state, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, literal
 from kvitals.ui.web.sources.base import ChartLine, PageWindow
 from kvitals.ui.web.views.blocks import tenant_of
+from kvitals.ui.web.views.tenant_figures import NOBODY, TenantFigures, of_blocks, of_window
 
 TOP = 200
 DRAWN = 15
 MATRIX = 12
+VICTIMS = 4
+"""Victims that the verdict names."""
+
+RULES = "TEN"
+"""How codes of rules about tenants begin."""
+
+HIT_RATE, ATTAINABLE = "hit rate", "attainable hit rate"
 LINKED = 5
 """Requests of a tenant's tail with a link of their own."""
 
@@ -31,17 +39,18 @@ INDICES = {
     "jain": ("Jain", "1 where all fare alike, 1/n where one has everything"),
     "gini": ("Gini", "0 where all fare alike"),
     "max_min": ("worst over best", "1 where all fare alike"),
-    "long_tail": ("below half", "share of tenants that find less than half of what they could"),
+    "long_tail": ("below half", "share of tenants below half of their attainable hit rate"),
 }
 
 
 def show(place: str, look: PageWindow | None) -> None:
-    """The table first, then charts, blame, and the tail of one tenant."""
+    """The verdict and the blame first, then the table, charts, and the tail of one tenant."""
     window = data.window(place, look)
     known, failed = _blocks(place)
     series = _series(place, window)
-    rows = _rows(known)
-    if failed is not None and not series:
+    figures = of_blocks(known) if look is None and failed is None else _of_window(place, window)
+    rows = _rows(figures, known)
+    if failed is not None and not series and not rows:
         raise failed
     if not rows and not series:
         header.show_empty(
@@ -52,20 +61,68 @@ def show(place: str, look: PageWindow | None) -> None:
         )
         return
     if rows:
-        if look is not None:
-            st.caption(
-                "Hits, losses and blame count all that the source has seen. The time range applies to charts below."
-            )
-        _fairness(place, window)
-        _table(rows)
+        _verdict(place, look, figures, known)
+        _blame(figures, known)
+        _table(rows, "in the time range" if look is not None else "since the source began to report")
         _reached(rows)
-        _blame(known)
     for title, found, unit in series:
         drawn = graphs.lines(_renamed(found, known), unit, window.start, window.end, height=150)
         if drawn is not None:
             st.markdown(f"### {title}")
             graphs.show(drawn, key=f"tenant-{unit}")
     _tail(place, rows, series, known)
+    if rows:
+        _fairness(place, window)
+
+
+def _of_window(place: str, window: PageWindow) -> TenantFigures:
+    try:
+        return of_window(place, window)
+    except UnansweredError:
+        return TenantFigures()
+
+
+def _verdict(place: str, look: PageWindow | None, figures: TenantFigures, known: Blocks) -> None:
+    """Who harms whom, and what it costs; whether a rule fires on it, as Triage has it."""
+    try:
+        triage = data.triage(place, look)
+    except UnansweredError:
+        return
+    fired = [f for f in (*triage.causes, *triage.symptoms) if f.code.startswith(RULES)]
+    with st.container(key=f"verdict-{'unhealthy' if fired else 'healthy'}"):
+        for finding in fired[:1]:
+            st.markdown(f"# {literal(finding.title)}")
+        if not fired:
+            st.markdown("# No rule about tenants fires")
+        st.markdown("  \n".join(f"**{name}** {literal(text)}" for name, text in _facts(figures, known)))
+
+
+def _facts(figures: TenantFigures, known: Blocks) -> list[tuple[str, str]]:
+    """The tenant whose blocks caused most recomputed tokens of others, its victims, and the cost."""
+    caused = {name: tokens for name, tokens in figures.caused().items() if name not in NOBODY}
+    if not caused:
+        return [("Blame", "no tenant's blocks made another tenant's tokens recomputed")]
+    culprit = max(caused, key=lambda name: caused[name])
+    total = sum(figures.blame.values())
+    victims = figures.suffered_from(culprit)
+    named = [
+        f"{tenant_of(v, known)} {short(tokens)} ({tokens / caused[culprit]:.0%})"
+        for v, tokens in list(victims.items())[:VICTIMS]
+    ]
+    return [
+        ("Culprit", f"{tenant_of(culprit, known)}: {caused[culprit] / total:.0%} of all recomputed tokens"),
+        ("Victims", ", ".join(named)),
+        ("Cost", f"{short(caused[culprit])} tokens of other tenants recomputed{_prefill(caused[culprit], known)}"),
+    ]
+
+
+def _prefill(tokens: float, known: Blocks) -> str:
+    """The prefill time of recomputed tokens, at the rate of the cascades whose time is known."""
+    timed = [one for one in known.cascades.get("cascades", []) if one["prefill_seconds"] and one["refaulted_tokens"]]
+    if not timed:
+        return ""
+    rate = sum(one["refaulted_tokens"] for one in timed) / sum(one["prefill_seconds"] for one in timed)
+    return f", about {seconds(tokens / rate)} of prefill"
 
 
 def _blocks(place: str) -> tuple[Blocks, UnansweredError | None]:
@@ -89,31 +146,27 @@ def _renamed(found: list[ChartLine], known: Blocks) -> list[ChartLine]:
     return [ChartLine({"tenant": tenant_of(line.labels.get("tenant", ""), known)}, line.points) for line in found]
 
 
-def _rows(known: Blocks) -> list[dict[str, Any]]:
-    """A row a tenant, who looked up most first."""
-    tenants: Mapping[str, Any] = known.cache.get("tenants") or {}
-    cost: dict[str, float] = {}
-    for engine in known.cache.get("engines") or []:
-        for cell in engine["blame"]["tokens"]:
-            if cell["by"] != cell["tenant"]:
-                cost[cell["by"]] = cost.get(cell["by"], 0.0) + cell["tokens"]
-    asked = {name: sums for name, sums in tenants.items() if sums["lookup_tokens"]}
-    ordered = sorted(asked, key=lambda name: -asked[name]["lookup_tokens"])
-    return [_row(name, asked[name], cost.get(name, 0.0), known) for name in ordered]
+def _rows(figures: TenantFigures, known: Blocks) -> list[dict[str, Any]]:
+    """A row for each tenant, first the one that cost others most."""
+    caused = figures.caused()
+    asked = {name: sums for name, sums in figures.sums.items() if sums.get("lookup_tokens", 0.0) > 0}
+    ordered = sorted(asked, key=lambda name: (-caused.get(name, 0.0), -asked[name]["lookup_tokens"]))
+    return [_row(name, asked[name], caused.get(name, 0.0), known) for name in ordered]
 
 
-def _row(name: str, sums: Mapping[str, Any], cost: float, known: Blocks) -> dict[str, Any]:
-    looked, could = sums["lookup_tokens"], sums["attainable_tokens"]
+def _row(name: str, sums: Mapping[str, float], cost: float, known: Blocks) -> dict[str, Any]:
+    looked, hit = sums["lookup_tokens"], sums.get("hit_tokens", 0.0)
+    attainable = max(sums["attainable_tokens"], hit) if "attainable_tokens" in sums else None
     return {
         "key": name,
         "tenant": tenant_of(name, known),
         "looked up": looked,
-        "found": sums["hit_tokens"] / looked,
-        "could find": could / looked if could is not None else None,
-        "of that": min(sums["hit_tokens"] / could, 1.0) if could else None,
-        "lost": sums["refaulted_tokens"],
+        HIT_RATE: hit / looked,
+        ATTAINABLE: attainable / looked if attainable is not None else None,
+        "share of attainable": hit / attainable if attainable else None,
+        "recomputed": sums.get("refaulted_tokens", 0.0),
         "cost others": cost,
-        "holds": sums["resident_tokens"],
+        "holds": sums.get("resident_tokens", 0.0),
     }
 
 
@@ -128,38 +181,43 @@ def _fairness(place: str, window: PageWindow) -> None:
     if not found:
         return
     figures = [(name, f"{found[i]:.2f}" if i in found else "unknown", what) for i, (name, what) in INDICES.items()]
-    header.figures(figures, key="fairness")
-    st.caption("Fairness between tenants: found over attainable tokens of each, in the last 15 minutes.")
+    with st.expander("Fairness indices", key="fairness-indices"):
+        header.figures(figures, key="fairness")
+        st.caption(
+            "How even the share of attainable hits is between tenants, in the last 15 minutes of the time range. A "
+            "tenant that harms all others alike leaves these indices near perfect: the blame above names it."
+        )
 
 
-def _table(rows: list[dict[str, Any]]) -> None:
+def _table(rows: list[dict[str, Any]], when: str) -> None:
+    st.markdown("### Tenants")
     tables.show(
         [{k: v for k, v in row.items() if k != "key"} for row in rows[:TOP]],
         "tenants",
         {
             "tenant": st.column_config.TextColumn(pinned=True),
             "looked up": tables.number("compact", "prompt tokens"),
-            "found": tables.share("of what was looked up"),
-            "could find": tables.share("with an endless cache of its own"),
-            "of that": tables.number("percent", "found over attainable, 100 % at most"),
-            "lost": tables.number("compact", "tokens evicted and computed again"),
-            "cost others": tables.number("compact", "tokens that others lost to its blocks"),
-            "holds": tables.number("compact", "tokens in the cache now"),
+            HIT_RATE: tables.share("hit tokens over prompt tokens that were looked up"),
+            ATTAINABLE: tables.share("the hit rate of an infinite cache of the tenant's own; never below its hit rate"),
+            "share of attainable": tables.number("percent", "hit rate over attainable hit rate"),
+            "recomputed": tables.number("compact", "tokens evicted and recomputed"),
+            "cost others": tables.number("compact", "tokens of other tenants recomputed because of its blocks"),
+            "holds": tables.number("compact", "tokens in the cache at the end of the time range"),
         },
     )
-    if len(rows) > TOP:
-        st.caption(f"the {TOP} with most lookups of {len(rows):,}; all: kvitals cache --json")
+    more = f" · {TOP} of {len(rows):,}; all: kvitals cache --json" if len(rows) > TOP else ""
+    st.caption(f"{when}{more}")
 
 
 def _reached(rows: list[dict[str, Any]]) -> None:
-    """What each finds beside what it could."""
+    """The hit rate of each tenant beside the attainable one."""
     told = [
         {"tenant": row["tenant"], "what": what, "share": min(row[what], 1.0)}
         for row in rows[:DRAWN]
-        for what in ("found", "could find")
+        for what in (HIT_RATE, ATTAINABLE)
         if row[what] is not None
     ]
-    st.markdown("### Found, and could be found")
+    st.markdown("### Hit rate, and attainable hit rate")
     order = [row["tenant"] for row in rows[:DRAWN]]
     base = alt.Chart(graphs.values(told)).encode(
         y=alt.Y("tenant:N", sort=order, title=None, axis=graphs.names(130)),
@@ -169,27 +227,25 @@ def _reached(rows: list[dict[str, Any]]) -> None:
     dots = base.mark_point(filled=True, size=110, opacity=1).encode(
         color=alt.Color(
             "what:N",
-            scale=alt.Scale(domain=["found", "could find"], range=["#d0553f", "#4a94c9"]),
+            scale=alt.Scale(domain=[HIT_RATE, ATTAINABLE], range=["#d0553f", "#4a94c9"]),
             legend=alt.Legend(title=None, orient="top"),
         ),
-        shape=alt.Shape("what:N", scale=alt.Scale(domain=["found", "could find"], range=["circle", "diamond"])),
+        shape=alt.Shape("what:N", scale=alt.Scale(domain=[HIT_RATE, ATTAINABLE], range=["circle", "diamond"])),
         tooltip=["tenant:N", "what:N", alt.Tooltip("share:Q", format=".1%")],
     )
     drawn = alt.layer(line, dots).properties(
         height=30 * len(order) + graphs.AXIS + graphs.LEGEND, padding=graphs.PADDING
     )
-    st.altair_chart(drawn, width="stretch", key="reached")
+    graphs.draw(drawn, key="reached")
 
 
-def _blame(known: Blocks) -> None:
-    """Tokens that a row lost to a column's blocks."""
+def _blame(figures: TenantFigures, known: Blocks) -> None:
+    """Tokens of a row that were recomputed because of a column's blocks."""
+    told = [e["blame"]["known"] for e in known.cache.get("engines") or [] if e["blame"]["known"] is not None]
     cells: dict[tuple[str, str], float] = {}
-    told: list[float] = []
-    for engine in known.cache.get("engines") or []:
-        told += [engine["blame"]["known"]] if engine["blame"]["known"] is not None else []
-        for cell in engine["blame"]["tokens"]:
-            pair = (tenant_of(cell["tenant"], known), tenant_of(cell["by"], known))
-            cells[pair] = cells.get(pair, 0.0) + cell["tokens"]
+    for (victim, by), tokens in figures.blame.items():
+        pair = (tenant_of(victim, known), tenant_of(by, known))
+        cells[pair] = cells.get(pair, 0.0) + tokens
     if not cells:
         return
     st.markdown("### Who paid for whom")
@@ -206,10 +262,10 @@ def _blame(known: Blocks) -> None:
         x=alt.X(
             "to:N",
             sort=columns,
-            title="to blocks of",
+            title="because of blocks of",
             axis=above,
         ),
-        y=alt.Y("lost by:N", sort=rows, title="lost by", axis=graphs.names(130)),
+        y=alt.Y("lost by:N", sort=rows, title="recomputed", axis=graphs.names(130)),
     )
     boxes = base.mark_rect(cornerRadius=2, color=graphs.COLORS["page"]).encode(
         opacity=alt.Opacity("tokens:Q", scale=alt.Scale(type="sqrt", range=[0.08, 0.75]), legend=None),
@@ -219,9 +275,9 @@ def _blame(known: Blocks) -> None:
     chart = alt.layer(boxes, words).properties(
         height=34 * len(rows) + graphs.AXIS + graphs.TITLE, padding=graphs.PADDING
     )
-    st.altair_chart(chart, width="stretch", key="blame")
-    known_share = f"; both known for {min(told):.0%}" if told else ""
-    st.caption(f"tokens that a row lost because blocks of a column were stored{known_share}")
+    graphs.draw(chart, key="blame")
+    known_share = f"; both sides known for {min(told):.0%}" if told else ""
+    st.caption(f"tokens of a row that were recomputed because blocks of a column were stored{known_share}")
 
 
 def _largest(cells: Mapping[tuple[str, str], float], side: int) -> list[str]:

@@ -148,16 +148,16 @@ def _answer(of: Lookups, plan: ReplayPlan, rows: list[ReplayRow]) -> None:
     figures = [
         ("base", f"{base.token_hit_rate:.1%}", _name(base)),
         ("best of these", f"{best.token_hit_rate:.1%}", _name(best)),
-        ("prefill work", f"{-saved:+.1%}" if saved is not None else "unknown", "best against base"),
+        ("prefill work", _change(saved) or "unknown", "prompt tokens to compute, best against base"),
     ]
     header.figures(figures, key="what-if-figures")
-    st.altair_chart(_drawn(rows, base), width="stretch", key="what-if-chart")
+    graphs.draw(_drawn(rows, base), key="what-if-chart")
     tables.show([_row(row, gain, row is base) for row, gain in zip(rows, worths, strict=True)], "what-if-rows")
     hit = of.recorded_hit_rate
     if hit is not None:
         st.markdown(
-            f"Found when it was recorded: **{hit:.1%}**. Compare it with today's size: where they differ by much, "
-            "believe neither."
+            f"Hit rate when recorded: **{hit:.1%}**. If today's size differs from it by much, "
+            "the replay does not fit this engine."
         )
     for note in _notes(of, plan, rows):
         st.caption(note)
@@ -174,17 +174,25 @@ def _row(row: ReplayRow, gain: Worth, is_base: bool) -> dict[str, Any]:
         "routing": row.routing,
         "policy": row.policy,
         "blocks": "endless" if row.capacity_blocks is None else f"{row.capacity_blocks:,}",
-        "found": f"{row.token_hit_rate:.2%}" + (f" ± {row.error:.2%}" if row.sample_rate < 1 else ""),
+        "hit rate": f"{row.token_hit_rate:.2%}" + (f" ± {row.error:.2%}" if row.sample_rate < 1 else ""),
         "to prefill": short(row.prefill_tokens),
-        "saved": "" if is_base or gain.prefill_saved is None else f"{gain.prefill_saved:+.1%}",
+        "prefill work": "" if is_base else _change(gain.prefill_saved),
     }
     if row.host_token_hit_rate is not None:
-        told["in host"] = f"{row.host_token_hit_rate:.2%}"
+        told["hit rate of host tier"] = f"{row.host_token_hit_rate:.2%}"
     if gain.seconds_saved is not None:
-        told |= {"seconds": f"{gain.seconds_saved:+,.0f}", "TTFT": f"{1000 * (gain.ttft_change or 0):+,.0f} ms"}
+        told |= {
+            "prefill seconds": f"{-gain.seconds_saved:+,.0f}",
+            "TTFT": f"{1000 * (gain.ttft_change or 0):+,.0f} ms",
+        }
     if row.nodes > 1:
         told["busiest"] = f"{row.load_max_over_mean:.2f}"
     return told
+
+
+def _change(saved: float | None) -> str:
+    """A saved share as the change against the base, as tiles and tables have it: less is negative; empty: unknown."""
+    return f"{-saved:+.1%}" if saved is not None else ""
 
 
 def _drawn(rows: list[ReplayRow], base: ReplayRow) -> Any:
@@ -206,7 +214,7 @@ def _drawn(rows: list[ReplayRow], base: ReplayRow) -> Any:
         .mark_bar(height=16)
         .encode(
             y=alt.Y("name:N", sort=None, title=None, axis=graphs.names(280)),
-            x=alt.X("found:Q", title="prompt tokens found", axis=value_axis("ratio", [{"value": 1}])),
+            x=alt.X("found:Q", title="hit rate", axis=value_axis("ratio", [{"value": 1}])),
             color=alt.Color(
                 "what:N",
                 scale=alt.Scale(domain=["base", "tried"], range=["#9a9a9a", "#4a94c9"]),
@@ -218,9 +226,7 @@ def _drawn(rows: list[ReplayRow], base: ReplayRow) -> Any:
 
 
 def _notes(of: Lookups, plan: ReplayPlan, rows: Sequence[ReplayRow]) -> list[str]:
-    notes = [
-        f"{count(len(rows), 'row')}; found: of prompt tokens; blocks: of one node; saved: of the base's prefill work"
-    ]
+    notes = [f"{count(len(rows), 'row')}; blocks: of one node; prefill work, seconds and TTFT: change against the base"]
     if of.guesses_sessions(rows):
         notes.append("Sessions are guessed from how prompts begin: sticky, prefix and priority may be points too good.")
     if plan.rate < 1:
