@@ -6,6 +6,7 @@ A page is calculated from arrays that are prepared once, so that 60 engines cost
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -127,6 +128,16 @@ def _joined(pages: Sequence[EnginePage]) -> Callable[[float], str]:
     return lambda seconds: "".join(line for page in pages for line in page.lines(seconds))
 
 
+class PageServer(ThreadingHTTPServer):
+    """Serves pages; a Prometheus that ends closes its connections, which is no error."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
 @contextmanager
 def serving(pages: Mapping[str, Callable[[float], str]], started: float) -> Iterator[int]:
     """Serves the pages on loopback and yields the port. started: the time of the scenario's start."""
@@ -149,8 +160,7 @@ def serving(pages: Mapping[str, Callable[[float], str]], started: float) -> Iter
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = PageServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
