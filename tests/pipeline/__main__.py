@@ -88,6 +88,9 @@ def _report(name: str, verdict: Verdict) -> None:
     if verdict.latencies:
         median, worst = statistics.median(verdict.latencies), max(verdict.latencies)
         print(f"  {len(verdict.latencies)} alerts that page: median {median:.1f} s to PagerDuty, at most {worst:.1f} s")
+    if verdict.links:
+        drawn, panels = (sum(counts) for counts in zip(*verdict.links, strict=True))
+        print(f"  {len(verdict.links)} links of firing alerts lead to {panels} panels, of which {drawn} draw")
     print(f"  {len(verdict.wrong)} wrong")
     for line in verdict.wrong:
         print(f"    {line}")

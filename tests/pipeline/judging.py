@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
+from kvitals.dashboards import boards
+from kvitals.dashboards.alerts_options import Options
+from kvitals.rules.loader import load
+from tests.boards.asking import Asked, asked, draws, series
 from tests.pipeline.incidents import PlannedIncident
-from tests.pipeline.stack import Stack
+from tests.pipeline.stack import SCRAPE_SECONDS, Stack
+from tests.support import grafana
 
 PAGE_SECONDS = 30.0
 """From a page's alert to the message at PagerDuty."""
@@ -33,6 +43,7 @@ class Verdict:
     table: list[tuple[str, ...]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)  # seconds from a page's alert to PagerDuty
+    links: list[tuple[int, int]] = field(default_factory=list)  # panels that draw behind each link of an alert, of all
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,7 @@ def judge(stack: Stack) -> Verdict:
     _undelivered(stack, verdict)
     _late_pages(stack, truth, verdict)
     _incidents(stack, verdict)
+    _links(stack, verdict)
     return verdict
 
 
@@ -160,8 +172,8 @@ def _pages_fired(stack: Stack) -> Iterator[tuple[float, Mapping[str, str]]]:
         end=f"{end - PAGE_SECONDS}",
         step="1",
     )
-    for series in answer["data"]["result"]:
-        yield float(series["values"][0][0]), series["metric"]
+    for fired in answer["data"]["result"]:
+        yield float(fired["values"][0][0]), fired["metric"]
 
 
 def _incidents(stack: Stack, verdict: Verdict) -> None:
@@ -179,3 +191,30 @@ def _incidents(stack: Stack, verdict: Verdict) -> None:
         )
         if not right:
             verdict.wrong.append(f"{incident.name} ({incident.pool}): no message names its cause")
+
+
+def _links(stack: Stack, verdict: Verdict) -> None:
+    """Each board that the link of a firing alert leads to has panels that draw, with the variables of the link."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{stack.server.port}/api/v1/alerts", timeout=30) as answer:
+        alerts = json.load(answer)["data"]["alerts"]
+    made = boards.built(load(), "runbooks", Options(scrape_seconds=SCRAPE_SECONDS).fast_seconds)
+    names = {board["uid"]: Path(path).stem for path, board in made.items()}
+    queries = asked(made)
+    for url in sorted({alert["annotations"]["dashboard_url"] for alert in alerts if alert["state"] == "firing"}):
+        link = urlsplit(url)
+        engine = dict(parse_qsl(link.query)).get("var-engine", "")
+        name = names.get(link.path.rpartition("/")[2], "")
+        drawn = _drawn(stack, [query for query in queries if query.board == name], engine)
+        verdict.links.append((sum(drawn.values()), len(drawn)))
+        if not any(drawn.values()):
+            verdict.wrong.append(f"the link {link.path}?{link.query} leads to no panel that draws")
+
+
+def _drawn(stack: Stack, queries: Sequence[Asked], engine: str) -> dict[str, bool]:
+    """Which panels draw over the last minute. engine: the value that a link selects, or empty for all."""
+    now, chosen = time.time(), {"engine": grafana.chosen(engine)} if engine else {}
+    drawn: dict[str, bool] = {}
+    for query in queries:
+        path, form = query.parameters(now - 60.0, now, query.least_step, **chosen)
+        drawn[query.place] = drawn.get(query.place, False) or draws(series(stack.server.ask(path, **form)))
+    return drawn
