@@ -59,10 +59,10 @@ def _run(raw: bool, folder: Path, seconds: float, verdicts: dict[str, Verdict]) 
     place = folder / ("raw" if raw else "agents")
     with running(raw, place, FIRST * scale, APART * scale) as stack:
         _play(stack, scale)
-        verdicts[stack.name] = judge(stack)
         for name in ("webhook", "slack", "pagerduty"):
             kept = [{"at": m.at - stack.started, **m.body} for m in getattr(stack, name).messages]
             (place / f"{name}.json").write_text(json.dumps(kept, indent=1))
+        verdicts[stack.name] = judge(stack)
 
 
 def _play(stack: Stack, scale: float) -> None:

@@ -163,13 +163,12 @@ def _late_pages(stack: Stack, truth: Truth, verdict: Verdict) -> None:
 
 
 def _pages_fired(stack: Stack) -> Iterator[tuple[float, Mapping[str, str]]]:
-    """When each page's alert began to fire, as Prometheus recorded it."""
-    end = max((message.at for message in stack.webhook.messages), default=stack.started) + 1
+    """When each page's alert began to fire, as Prometheus recorded it; without those that a page may still follow."""
     answer = stack.server.ask(
         "query_range",
         query='ALERTS{alertstate="firing",severity="page"}',
         start=f"{stack.started}",
-        end=f"{end - PAGE_SECONDS}",
+        end=f"{max(stack.started, time.time() - PAGE_SECONDS)}",
         step="1",
     )
     for fired in answer["data"]["result"]:
