@@ -22,10 +22,11 @@ SOAK_SECONDS ?= 3600
 CUTS ?= 200
 FAULTS ?= 0
 SIEGE_SECONDS ?= 600
+PIPELINE_SECONDS ?= 720
 SEED ?= 4000
 N ?= 1
 
-.PHONY: help run test check generate format goldens system ship root lab live live-others live-requests live-ledger live-knee live-prove live-twin incidents live-incidents draw drawn record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
+.PHONY: help run test check generate format goldens system ship root lab live live-others live-requests live-ledger live-knee live-prove live-twin incidents live-incidents draw drawn record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock bench-rules pipeline clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -140,6 +141,12 @@ bench-ledger: $(VENV)/.dev ## KV events from the wire through the ledger
 
 bench-history: $(VENV)/.dev ## what history takes: bytes a day, CPU, queries, kills; beside Prometheus' storage
 	@$(BIN)/python -m benchmarks.history
+
+bench-rules: $(VENV)/.dev ## what the rules cost a real Prometheus that has 1,000 engines (Debian: prometheus), RULES="--engines 100 --only raw"
+	@$(BIN)/python -m benchmarks.rules $(RULES)
+
+pipeline: $(VENV)/.dev ## twelve recorded incidents in 60 engines through Prometheus, Alertmanager and notify, each message beside the truth, for PIPELINE_SECONDS (720); PIPELINE="--only raw"
+	@$(BIN)/python -m tests.pipeline --seconds $(PIPELINE_SECONDS) $(PIPELINE)
 
 fleet: $(VENV)/.dev ## triage of 1,000 simulated engines in a real Prometheus (Debian: prometheus), FLEET="--engines 50 --raw"
 	@$(BIN)/python -m benchmarks.fleet $(FLEET)

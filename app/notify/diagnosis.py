@@ -141,10 +141,18 @@ def engines_of_agent(
 def _diagnosis(how: str, document: Triage, about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> Diagnosis:
     """What a document says of an alert. With too little history a document may be clear where an alert that has watched
     for longer fires: then it is no diagnosis, and is asked for again later."""
-    found = lead(document, about, engines)
+    found, pool = lead(document, about, engines), _pool(about, engines)
     if document.window.cold and (found is None or (about.codes and not relates(found, about.codes))):
-        return Diagnosis(f"not judged yet: only {document.window.seconds:.0f} s have been watched, which is too little")
-    return Diagnosis(how, document, found)
+        how = f"not judged yet: only {document.window.seconds:.0f} s have been watched, which is too little"
+        return Diagnosis(how, pool=pool)
+    return Diagnosis(how, document, found, pool)
+
+
+def _pool(about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> str:
+    """The pool of the engine that an alert names; empty where it names none or the engines are of several pools."""
+    subject = resolve(about.entity, engines)
+    pools = subject.values("pool") if subject.named else frozenset()
+    return next(iter(pools)) if len(pools) == 1 else ""
 
 
 def _elsewhere(about: DiagnosisRequest) -> str:

@@ -67,7 +67,14 @@ def look_again(incident: OpenIncident, found: Diagnosis, now: float) -> SettledM
     lead = found.lead
     if lead is None:
         return SettledMessage()
-    after = msgspec.structs.replace(incident, code=lead.code, title=lead.title, explains=list(lead.explains), told=now)
+    after = msgspec.structs.replace(
+        incident,
+        code=lead.code,
+        title=lead.title,
+        explains=list(lead.explains),
+        told=now,
+        pool=found.pool or incident.pool,
+    )
     return SettledMessage({after.id: after}, notices=[notice_of(after, "cause", found, now, incident.links)])
 
 
@@ -118,7 +125,7 @@ class _Dealing:
         found = await self.diagnose(diagnosis_request(about, entity, self.received))
         before = _same_trouble(about, here, found.lead) if fresh else due[0]
         change = self._change(before, about, found.lead)
-        incident = self._incident(before, entity, about, found.lead, told=change is not None)
+        incident = self._incident(before, entity, about, found, told=change is not None)
         self.out.incidents[incident.id] = incident
         if change is None:
             self.out.folded += len(about)
@@ -143,10 +150,11 @@ class _Dealing:
         before: OpenIncident | None,
         entity: dict[str, str],
         fresh: Sequence[Alert],
-        lead: Finding | None,
+        found: Diagnosis,
         *,
         told: bool,
     ) -> OpenIncident:
+        lead = found.lead
         new = {one.key: notices.notice_alert(one, self.received) for one in fresh}
         open_: Mapping[str, NoticeAlert] = {**(before.open if before else {}), **new}
         first = next(iter(open_.values()))
@@ -168,6 +176,7 @@ class _Dealing:
             explains=explains,
             open=dict(open_),
             links=self._links(fresh, code),
+            pool=found.pool or (before.pool if before else ""),
         )
 
     def _is_due(self, incident: OpenIncident) -> bool:

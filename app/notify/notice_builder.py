@@ -22,6 +22,7 @@ class Diagnosis:
     how: str  # by what and when, or why not
     document: Triage | None = None
     lead: Finding | None = None
+    pool: str = ""  # of the engine that the alert names; empty where it is not known
 
 
 def notice_of(
@@ -37,8 +38,8 @@ def notice_of(
         change=change,
         severity=incident.severity,
         title=incident.title,
-        where=where(incident.entity),
-        entity=incident.entity,
+        where=where(entity_of(incident)),
+        entity=entity_of(incident),
         began=incident.began,
         at=at,
         judged=found.how,
@@ -73,8 +74,8 @@ def resolved_notice(incident: OpenIncident, at: float, links: list[Link]) -> Not
         change="resolved",
         severity=incident.severity,
         title=incident.title,
-        where=where(incident.entity),
-        entity=incident.entity,
+        where=where(entity_of(incident)),
+        entity=entity_of(incident),
         began=incident.began,
         at=at,
         judged="all of its alerts are resolved",
@@ -82,6 +83,11 @@ def resolved_notice(incident: OpenIncident, at: float, links: list[Link]) -> Not
         alerts=list(incident.open.values())[: notices.MAX_ALERTS],
         links=links,
     )
+
+
+def entity_of(incident: OpenIncident) -> dict[str, str]:
+    """The labels of what an incident is about, with the pool of its engine, which alerts of engines do not name."""
+    return {**({"pool": incident.pool} if incident.pool else {}), **incident.entity}
 
 
 def where(entity: Mapping[str, str]) -> str:

@@ -65,6 +65,7 @@ class OpenIncident(msgspec.Struct, frozen=True, kw_only=True):
     explains: list[str]  # codes that the cause explains
     open: dict[str, NoticeAlert]  # alerts by their key
     links: list[Link] = []
+    pool: str = ""  # of the engine, as the diagnosis resolved it
 
     @property
     def codes(self) -> frozenset[str]:

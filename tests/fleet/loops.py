@@ -41,6 +41,7 @@ class Course:
     times: Floats
     values: Floats
     cumulative: bool
+    lap: float = LAP_SECONDS
 
     @cached_property
     def gained(self) -> float:
@@ -49,7 +50,7 @@ class Course:
 
     def at(self, seconds: Floats) -> Floats:
         """The values so many seconds after the first lap's start."""
-        laps, phase = np.divmod(seconds, LAP_SECONDS)
+        laps, phase = np.divmod(seconds, self.lap)
         places = np.clip(np.searchsorted(self.times, phase, side="right") - 1, 0, None)
         found: Floats = self.values[places] + laps * self.gained
         return found
@@ -65,8 +66,9 @@ class Loop:
     courses: list[Course]
 
 
-def families(path: Path, wanted: frozenset[str], knowledge: Knowledge | None = None) -> Loop:
-    """The series of families that an agent would have exported, of the metrics that are wanted."""
+def families(path: Path, wanted: frozenset[str], knowledge: Knowledge | None = None, lap: float = LAP_SECONDS) -> Loop:
+    """The series of families that an agent would have exported, of the metrics that are wanted. lap: seconds of the
+    recording's end that repeat."""
     known = knowledge or load()
     truth = _truth(path)
     slo = SloTable(ttft_p99_seconds=truth["slo"]["ttft_p99"], itl_p99_seconds=truth["slo"]["itl_p99"])
@@ -79,19 +81,20 @@ def families(path: Path, wanted: frozenset[str], knowledge: Knowledge | None = N
             last = record.t
     matchers = [Matcher(METRIC_NAME, MatchOp.RE, "kvitals_.+")]
     series: dict[Labels, tuple[list[float], list[float]]] = {}
-    for frame in pipeline.node.window.select(matchers, last - LAP_SECONDS, last):
+    for frame in pipeline.node.window.select(matchers, last - lap, last):
         for column, labels in enumerate(frame.labels):
             there = ~is_stale(frame.values[:, column])
             if labels.name in wanted and there.any():
                 times, values = series.setdefault(labels, ([], []))
                 times += frame.times[there].tolist()
                 values += frame.values[there, column].tolist()
-    made = [_course(labels, *both, last - LAP_SECONDS, _counts(labels.name, known)) for labels, both in series.items()]
-    return Loop(path.stem, tuple(truth["expect"]), truth["slo"], made)
+    made = [_course(labels, *both, last - lap, _counts(labels.name, known), lap) for labels, both in series.items()]
+    return Loop(path.stem, tuple(truth.get("expect", ())), truth["slo"], made)
 
 
-def pages(path: Path) -> Loop:
-    """The raw series of the engine's own page, as a Prometheus would have scraped them; one target's."""
+def pages(path: Path, lap: float = LAP_SECONDS) -> Loop:
+    """The raw series of the engine's own page, as a Prometheus would have scraped them; one target's. lap: seconds of
+    the recording's end that repeat."""
     parser, truth = PageParser(), _truth(path)
     times: list[float] = []
     rows: list[dict[Labels, float]] = []
@@ -112,16 +115,18 @@ def pages(path: Path) -> Loop:
             values |= {known[i]: v for i, v in zip(page.indices.tolist(), page.values.tolist(), strict=True)}
             times.append(record.t)
             rows.append(dict(values))
-    start = times[-1] - LAP_SECONDS
+    start = times[-1] - lap
     courses = []
     for labels in rows[-1]:
         points = [(t, row[labels]) for t, row in zip(times, rows, strict=True) if t >= start and labels in row]
-        courses.append(_course(labels, *map(list, zip(*points, strict=True)), start, cumulative[labels]))
-    return Loop(path.stem, tuple(truth["expect"]), truth["slo"], courses)
+        courses.append(_course(labels, *map(list, zip(*points, strict=True)), start, cumulative[labels], lap))
+    return Loop(path.stem, tuple(truth.get("expect", ())), truth["slo"], courses)
 
 
-def _course(labels: Labels, times: list[float], values: list[float], start: float, cumulative: bool) -> Course:
-    return Course(labels, np.array(times) - start, np.array(values), cumulative)
+def _course(
+    labels: Labels, times: list[float], values: list[float], start: float, cumulative: bool, lap: float
+) -> Course:
+    return Course(labels, np.array(times) - start, np.array(values), cumulative, lap)
 
 
 def is_clock(name: str) -> bool:

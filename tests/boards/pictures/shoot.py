@@ -1,5 +1,8 @@
 """Pictures of boards on replayed recordings, drawn by Grafana's own published components in a headless Chromium.
 
+Each panel shows the first of the named recordings on which it draws, in that recording's time range. A panel that draws
+on none of them shows its text for missing data, and the command names it.
+
     cd /tmp/pictures        # 430 MB of packages; nothing of it is in the repository
     npm install --legacy-peer-deps @grafana/ui@13.2.2 @grafana/data@13.2.3 @grafana/schema@13.2.3 @grafana/i18n \\
         react@18 react-dom@18 rxjs esbuild
@@ -7,7 +10,8 @@
     node_modules/esbuild/bin/esbuild draw.jsx --bundle --format=iife --outfile=draw.js \\
         --loader:.svg=dataurl --loader:.woff2=dataurl --loader:.ttf=dataurl \\
         '--define:process.env.NODE_ENV="production"' --define:global=window
-    cd REPOSITORY && python -m tests.boards.pictures.shoot /tmp/pictures overview=heavy_tenant kv=thrash gpu=gpu
+    cd REPOSITORY && python -m tests.boards.pictures.shoot /tmp/pictures \\
+        overview=heavy_tenant,pd_healthy kv=thrash gpu=gpu      # without boards: every board on every recording
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +27,56 @@ from kvitals.dashboards import boards
 from kvitals.dashboards.queries import readable
 from kvitals.rules.loader import load
 from kvitals.series.promql import Vector, evaluate, evaluate_range
-from tests.boards.sources import Replayed, replays
+from tests.boards.sources import GPU, LOOPED, RECORDINGS, Replayed, replays
 
 STEP = 2.0
+FIRST = ("heavy_tenant", "thrash", GPU, "pd_healthy", "tenants", "pair")
+EVERY = (*FIRST, *(name for name in (*RECORDINGS, LOOPED) if name not in FIRST))
+"""Recordings, those with much to see before the others."""
+
 ROW_PIXELS, WIDTH, MARGIN = 38, 1280, 60
 _PAGE = """<!doctype html><meta charset=utf-8>
 <style>body {{ margin: 0; background: #111217; color: #ccccdc; font-family: Inter, Helvetica, Arial }}</style>
 <link rel=stylesheet href=draw.css><div id=root></div>
-<script>window.BOARD = {board}; window.DATA = {data}; window.RANGE = {range}</script><script src=draw.js></script>"""
+<script>window.BOARD = {board}; window.DATA = {data}; window.RANGES = {ranges}</script><script src=draw.js></script>"""
 
 
-def shoot(folder: Path, board: dict[str, Any], on: Replayed) -> Path:
-    """A picture of a board, as wide as a laptop."""
+Answers = dict[str, list[dict[str, Any]]]
+"""The series of a panel's queries, by refId."""
+
+
+def shoot(folder: Path, board: dict[str, Any], sources: Sequence[Replayed]) -> tuple[Path, list[str]]:
+    """A picture of a board, as wide as a laptop, and the titles of panels that draw on none of the sources."""
     name = board["uid"]
-    data = {panel["id"]: {t["refId"]: _answer(t, on) for t in panel.get("targets", [])} for panel in board["panels"]}
-    told = {"board": board, "data": data, "range": [on.start, on.end]}
+    drawn = {panel["id"]: _panel(panel, sources) for panel in board["panels"]}
+    told = {
+        "board": board,
+        "data": {number: answers for number, (answers, _) in drawn.items()},
+        "ranges": {number: [on.start, on.end] for number, (_, on) in drawn.items()},
+    }
     page, picture = folder / f"{name}.html", folder / f"{name}.png"
     page.write_text(_PAGE.format(**{key: json.dumps(value) for key, value in told.items()}))
     height = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in board["panels"]) * ROW_PIXELS + MARGIN
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=8000")
     size = (f"--window-size={WIDTH},{height}", f"--screenshot={picture}")
     subprocess.run(["chromium", *options, *size, f"file://{page}"], check=True, capture_output=True, timeout=120)
-    return picture
+    empty = [p["title"] for p in board["panels"] if p.get("targets") and not _draws(drawn[p["id"]][0])]
+    return picture, empty
+
+
+def _panel(panel: dict[str, Any], sources: Sequence[Replayed]) -> tuple[Answers, Replayed]:
+    """The answers to a panel's queries on the first source that has any, else on the first source."""
+    for on in sources:
+        answers = {target["refId"]: _answer(target, on) for target in panel.get("targets", [])}
+        if _draws(answers):
+            return answers, on
+    return {}, sources[0]
+
+
+def _draws(answers: Answers) -> bool:
+    """Whether there is anything to see: of a heat map, a bucket that is not zero."""
+    several = [one for series in answers.values() for one in series]
+    return any(value if "le" in one["labels"] else value is not None for one in several for value in one["values"])
 
 
 def _answer(target: dict[str, Any], on: Replayed) -> list[dict[str, Any]]:
@@ -61,11 +94,14 @@ def _answer(target: dict[str, Any], on: Replayed) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    folder, wanted = Path(sys.argv[1]), [pair.split("=") for pair in sys.argv[2:]]
+    folder, pairs = Path(sys.argv[1]), [pair.split("=") for pair in sys.argv[2:]]
     knowledge = load()
-    built, replayed = boards.built(knowledge, "runbooks"), replays(knowledge, {recording for _, recording in wanted})
-    for name, recording in wanted:
-        print(shoot(folder, built[f"boards/{name}.json"], replayed[recording]))
+    built = {Path(path).stem: board for path, board in boards.built(knowledge, "runbooks").items()}
+    wanted = {name: recordings.split(",") for name, recordings in pairs} or {key: list(EVERY) for key in built}
+    replayed = replays(knowledge, {recording for recordings in wanted.values() for recording in recordings})
+    for name, recordings in wanted.items():
+        picture, empty = shoot(folder, built[name], [replayed[recording] for recording in recordings])
+        print(f"{picture}: {f'no data for {len(empty)} panels: {empty}' if empty else 'every panel draws'}")
 
 
 if __name__ == "__main__":

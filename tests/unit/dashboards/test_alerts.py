@@ -42,6 +42,10 @@ def flavours() -> dict[str, tuple[Any, Any]]:
     return {"agents": with_agents(knowledge(), OPTIONS), "engines": without_agents(knowledge(), OPTIONS)[:2]}
 
 
+MAX_TEMPLATE_QUERIES, MAX_QUERIES_OF_AN_ALERT = 80, 6
+"""In the texts of the core set, which is a third of what all alerts once had (285), and in those of one alert."""
+
+
 def rules(groups: Any) -> list[dict[str, Any]]:
     return [rule for group in groups["groups"] for rule in group["rules"]]
 
@@ -257,6 +261,17 @@ def test_the_core_set_is_what_a_team_can_know_by_heart(make: Any, most: int) -> 
     assert names < {rule["alert"] for rule in rules(whole)}
     paging = {rule["alert"] for rule in rules(whole) if rule["labels"]["severity"] == "page"}
     assert paging <= names
+
+
+@pytest.mark.parametrize("make", [with_agents, without_agents])
+def test_texts_of_alerts_ask_a_server_few_queries(make: Any) -> None:
+    """Prometheus runs the queries of a firing alert's texts at each evaluation."""
+    asked = {
+        rule["alert"]: sum(text.count("| query }}") for text in rule["annotations"].values())
+        for rule in rules(make(knowledge(), Options())[1])
+    }
+    assert 0 < sum(asked.values()) <= MAX_TEMPLATE_QUERIES, asked
+    assert max(asked.values()) <= MAX_QUERIES_OF_AN_ALERT, asked
 
 
 def test_the_core_set_is_what_is_shipped() -> None:

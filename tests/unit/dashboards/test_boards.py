@@ -235,3 +235,16 @@ def test_titles_of_a_board_differ(name: str) -> None:
     titles = [panel["title"] for panel in BOARDS[name]["panels"]]
     assert len(set(titles)) == len(titles)
     assert not [title for title in titles if title.endswith("?")]
+
+
+def test_the_overview_begins_with_tiles_and_the_engines_by_harm() -> None:
+    """What is needed at a glance stands above the courses: six tiles, then a table whose rows lead to an engine."""
+    overview = BOARDS["boards/overview.json"]
+    first = [panel for panel in overview["panels"] if panel["type"] != "row"][:7]
+    assert [panel["type"] for panel in first] == ["stat"] * 6 + ["table"]
+    titles = " ".join(panel["title"].lower() for panel in first)
+    for figure in ("objective", "goodput", "unreachable", "kv cache", "queue", "gpu-hour", "by harm"):
+        assert figure in titles
+    assert max(panel["gridPos"]["y"] for panel in first) <= 12
+    linked = [p for o in first[6]["fieldConfig"]["overrides"] for p in o["properties"] if p["id"] == "links"]
+    assert linked or first[6]["fieldConfig"]["defaults"].get("links")

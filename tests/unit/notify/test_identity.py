@@ -83,6 +83,16 @@ def test_a_finding_of_a_pool_is_only_for_alerts_of_that_pool(
     assert (found.entity.labels["pool"] if found else "") == pool
 
 
+def test_a_cause_on_the_engine_comes_before_one_on_its_pool(full_cache: Triage) -> None:
+    """Two full engines of eight make the load of their pool uneven: the first cause is the engines'."""
+    own, engines = full_cache.causes[0], [known_engine({"engine": ENGINE, "pool": "pd"})]
+    uneven = msgspec.structs.replace(of_pool(own, "pd"), code="SCH13")
+    document = msgspec.structs.replace(full_cache, causes=[uneven, own], symptoms=[], telemetry=[], notes=[])
+    found = lead(document, diagnosis_request([alert()], alert().entity, AT), engines)
+    of_the_pool = lead(document, diagnosis_request([alert()], {"pool": "pd"}, AT), engines)
+    assert (found and found.code, of_the_pool and of_the_pool.code) == (own.code, "SCH13")
+
+
 @pytest.mark.parametrize("kind", ["", "symptom", "Latency"])
 def test_an_alert_without_our_kind_gets_the_first_cause(kind: str, full_cache: Triage) -> None:
     fired = alert("GPU07", kind=kind)
