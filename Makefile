@@ -25,7 +25,7 @@ SIEGE_SECONDS ?= 600
 SEED ?= 4000
 N ?= 1
 
-.PHONY: help run test check generate format goldens system ship root lab live live-others live-requests live-ledger live-knee live-prove incidents live-incidents draw drawn record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
+.PHONY: help run test check generate format goldens system ship root lab live live-others live-requests live-ledger live-knee live-prove live-gate incidents live-incidents draw drawn record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ live-knee: lab ## the knee and C_max of a real vLLM from one sweep's history, be
 
 live-prove: lab ## helpful, useless and harmful changes of a real vLLM, EACH (12) of each kind from SEED (1): what `kvitals prove` answers; 2 hours, resumable
 	@$(BIN)/python -m tests.lab.prove --kill && $(BIN)/python -m tests.lab.prove --seed $(or $(filter-out 4000,$(SEED)),1) --each $(or $(EACH),12)
+
+live-gate: lab ## each recorded incident with request records (or RUNS=names) played against a fresh vLLM of its configuration by `kvitals gate`; half an hour, resumable
+	@$(BIN)/python -m tests.lab.gate $(RUNS)
 
 incidents: $(VENV)/.dev ## the verdict on every recorded incident beside its label, and how right they were (INCIDENTS=names)
 	@$(BIN)/python -m tests.lab.incidents replay $(INCIDENTS)
