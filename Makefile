@@ -26,7 +26,7 @@ PIPELINE_SECONDS ?= 720
 SEED ?= 4000
 N ?= 1
 
-.PHONY: help run test check generate format goldens system ship root lab live live-others live-requests live-ledger live-knee live-prove live-twin incidents live-incidents draw drawn record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock bench-rules pipeline clean
+.PHONY: help run test check generate format goldens system ship root lab live live-others live-requests live-ledger live-knee live-prove live-twin incidents live-incidents draw drawn record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock bench-rules pipeline live-gate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -82,6 +82,9 @@ live-prove: lab ## helpful, useless and harmful changes of a real vLLM, EACH (12
 
 live-twin: lab ## N (24) changes of a real vLLM drawn from SEED (1), predicted before they are made; two minutes each, resumable
 	@$(BIN)/python -m tests.lab.twin --seed $(or $(filter-out 4000,$(SEED)),1) --number $(or $(filter-out 1,$(N)),24)
+
+live-gate: lab ## each recorded incident with request records (or RUNS=names) played against a fresh vLLM of its configuration by `kvitals gate`; half an hour, resumable
+	@$(BIN)/python -m tests.lab.gate $(RUNS)
 
 incidents: $(VENV)/.dev ## the verdict on every recorded incident beside its label, and how right they were (INCIDENTS=names)
 	@$(BIN)/python -m tests.lab.incidents replay $(INCIDENTS)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from kvitals.agent.node import Node
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.store import MAX_RECORDS
 from kvitals.app.sources.recording import ended_node
@@ -71,16 +72,20 @@ class ExtractedLoad:
 
 def extract_load(path: Path, config: Config) -> ExtractedLoad:
     """The load of a recording. Raises NoLoadError, CaptureError, ConfigError."""
-    node = ended_node(path, config).node
+    return load_of_node(path.name, ended_node(path, config).node)
+
+
+def load_of_node(source: str, node: Node) -> ExtractedLoad:
+    """The load of the requests that a node holds; source: the name of the recording. Raises NoLoadError."""
     records = sorted(node.requests.store.newest(MAX_RECORDS), key=lambda one: one.start)
     if sum(one.prompt_tokens is not None and one.output_tokens is not None for one in records) < MIN_REQUESTS:
         raise NoLoadError(
-            f"{path} has {len(records)} request records with token counts; a load needs {MIN_REQUESTS}. Record with the"
-            " requests of clients: kvitals tap before the engine and kvitals record --listen, or spans of the engine"
-            " (--otlp-traces-endpoint); see docs/requests.md"
+            f"{source} has {len(records)} request records with token counts; a load needs {MIN_REQUESTS}. Record with"
+            " the requests of clients: kvitals tap before the engine and kvitals record --listen, or spans of the"
+            " engine (--otlp-traces-endpoint); see docs/requests.md"
         )
     accesses = node.ledger.accesses() if node.ledger is not None else None
-    return _load(path.name, records, accesses if accesses is not None and len(accesses) else None)
+    return _load(source, records, accesses if accesses is not None and len(accesses) else None)
 
 
 def _load(source: str, records: Sequence[RequestRecord], accesses: Accesses | None) -> ExtractedLoad:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from kvitals.app.load.extracted_load import ExtractedLoad, LoadRequest
+from kvitals.app.load.recorded_incident import GateFigures
 
 LoadFormat = Literal["kvitals", "mooncake", "aiperf", "vllm"]
 FORMATS: tuple[LoadFormat, ...] = get_args(LoadFormat)
@@ -27,10 +28,10 @@ _VOCABULARY = (
 _WORDS = _VOCABULARY.split()
 
 
-def load_lines(load: ExtractedLoad, form: LoadFormat) -> Iterator[bytes]:
-    """The lines, without their ends."""
+def load_lines(load: ExtractedLoad, form: LoadFormat, figures: GateFigures | None = None) -> Iterator[bytes]:
+    """The lines, without their ends. figures: what the recording reports; kvitals' own format states it."""
     if form == "kvitals":
-        yield msgspec.json.encode(_header(load))
+        yield msgspec.json.encode(_header(load, figures))
     for request in load.requests:
         yield msgspec.json.encode(_line(load, request, form))
 
@@ -40,7 +41,7 @@ def mean_rate(load: ExtractedLoad) -> float:
     return (len(load.requests) - 1) / load.seconds if load.seconds else 0.0
 
 
-def _header(load: ExtractedLoad) -> dict[str, Any]:
+def _header(load: ExtractedLoad, figures: GateFigures | None) -> dict[str, Any]:
     return {
         "kvitals_load": VERSION,
         "source": load.source,
@@ -50,6 +51,7 @@ def _header(load: ExtractedLoad) -> dict[str, Any]:
         "prefixes": load.prefixes,
         "with_prefix": round(load.with_prefix, 4),
         "left_out": load.left_out,
+        "figures": figures,
     }
 
 

@@ -44,7 +44,7 @@ GROUPS = {
     "change": {
         "patch": "the lever of a finding as a diff of the files that start the engine",
         "prove": "try a change under load, keep it if it works, else go back",
-        "gate": "the load of a recorded incident, to play it again",
+        "gate": "play recorded incidents against a candidate engine: which return",
     },
     "operate": {
         "run": "the agent, its API and the web page",
@@ -93,7 +93,12 @@ exit codes: 0 healthy or done, 1 findings, 2 bad use, 3 unknown or unreachable,
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one line that names the command, and the nearest option where one is not known."""
+    """A parser whose errors are one line that names the command, and the nearest option where one is not known.
+
+    default_action: the action of a command whose first word is none of `actions`; empty: the action must be written."""
+
+    default_action = ""
+    actions: frozenset[str] = frozenset()
 
     def error(self, message: str) -> NoReturn:
         line = f"{self.prog}: {message}. {self.prog} --help lists the options."
@@ -102,6 +107,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """As the base class does, but what is not known ends here, where the command's own options are known."""
+        if self.default_action and not {*args[:1]} & {*self.actions, "-h", "--help"}:
+            args = [self.default_action, *args]
         known, unknown = super().parse_known_args(args, namespace)
         for word in unknown:
             self.error(self._unknown(word))

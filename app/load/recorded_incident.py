@@ -1,0 +1,136 @@
+"""What the gate compares: the load of an incident, and what `triage` answers at the end of its recording."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from kvitals.agent.requests.store import MAX_RECORDS
+from kvitals.app.load.extracted_load import ExtractedLoad, LoadRequest, NoLoadError, PrefixSource, load_of_node
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.app.sources.recording import judge_recording, span_of, with_window
+from kvitals.rules.finding import Finding
+from kvitals.series.promql import evaluate_range, parse
+
+MARGIN_SECONDS = 60.0
+MAX_LOAD_BYTES = 1 << 28
+_Tokens = Annotated[int, msgspec.Meta(ge=1, le=1 << 22)]
+_BlockTokens = Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
+HIT_TOKENS, QUERY_TOKENS = "kvitals_prefix_hit_tokens_total", "kvitals_prefix_query_tokens_total"
+
+
+class GateCause(msgspec.Struct, frozen=True):
+    """The first cause of a triage document."""
+
+    code: str
+    title: str
+
+
+class GateFigures(msgspec.Struct, frozen=True):
+    """What a recording reports. healthy: as in the triage document. causes: of the document, the first one first.
+    hit_rate: cached tokens of all prompt tokens. ttft_p50: seconds. None: the engine does not report it."""
+
+    healthy: bool | None
+    causes: list[GateCause] = []
+    hit_rate: float | None = None
+    ttft_p50: float | None = None
+
+    @property
+    def first(self) -> str:
+        """The code of the first cause; empty where there is none."""
+        return self.causes[0].code if self.causes else ""
+
+
+@dataclass(frozen=True)
+class RecordedIncident:
+    """An incident that can be played. figures None: the file is a load that states none."""
+
+    name: str
+    load: ExtractedLoad
+    figures: GateFigures | None
+
+
+def judge_incident(path: Path, setup: Setup) -> RecordedIncident:
+    """The load and the verdict of a recording. Raises NoLoadError, CaptureError, RecordingError, ConfigError."""
+    pipeline, figures = judged_figures(path, setup)
+    return RecordedIncident(path.name, load_of_node(path.name, pipeline.node), figures)
+
+
+def judged_figures(path: Path, setup: Setup) -> tuple[Pipeline, GateFigures]:
+    """The pipeline at the end of a recording, and its figures over the whole recording. Raises CaptureError,
+    RecordingError."""
+    first, last = span_of(path)
+    verdict = judge_recording(path, with_window(setup, last - first + MARGIN_SECONDS))
+    document = verdict.document
+    span = f"{max(round(last - first), 1)}s"
+    hits = f"sum(increase({HIT_TOKENS}[{span}])) / sum(increase({QUERY_TOKENS}[{span}]))"
+    ttft = f"histogram_quantile(0.5, sum by (le) (increase(kvitals_ttft_seconds_bucket[{span}])))"
+    causes = [_cause(finding) for finding in document.causes]
+    ask = [_number(verdict.pipeline, query, last) for query in (hits, ttft)]
+    return verdict.pipeline, GateFigures(document.healthy, causes, *ask)
+
+
+def read_load(path: Path) -> RecordedIncident:
+    """A load that `kvitals gate extract` wrote in kvitals' own format. Raises NoLoadError."""
+    try:
+        if path.stat().st_size > MAX_LOAD_BYTES:
+            raise NoLoadError(f"{path} has more than {MAX_LOAD_BYTES >> 20} MiB; extract a shorter recording")
+        head, *lines = path.read_bytes().splitlines()
+        header = msgspec.json.decode(head, type=_Header)
+        rows = [msgspec.json.decode(line, type=_Row).request(header.block_tokens) for line in lines]
+    except (OSError, ValueError) as error:
+        raise NoLoadError(
+            f"{path} is no load of kvitals ({error}); write one with: kvitals gate extract FILE.kvcap --out FILE"
+        ) from error
+    if not 0 < len(rows) <= MAX_RECORDS:
+        raise NoLoadError(f"{path} has {len(rows)} requests; a load has 1 to {MAX_RECORDS}")
+    requests = sorted(rows, key=lambda request: request.at)
+    load = ExtractedLoad(
+        header.source, requests, header.block_tokens, header.prefixes, header.with_prefix, header.left_out, False
+    )
+    return RecordedIncident(path.name, load, header.figures)
+
+
+class _Header(msgspec.Struct):
+    kvitals_load: int
+    source: str
+    block_tokens: _BlockTokens
+    prefixes: PrefixSource
+    with_prefix: float = 0.0
+    left_out: int = 0
+    figures: GateFigures | None = None
+
+
+class _Row(msgspec.Struct):
+    at: _Seconds
+    prompt_tokens: _Tokens
+    output_tokens: _Tokens
+    blocks: tuple[int, ...]
+    tenant: str = ""
+    session: str = ""
+    adapter: str = ""
+    abort_after: _Seconds | None = None
+    estimated: bool = False
+
+    def request(self, block_tokens: int) -> LoadRequest:
+        """Raises ValueError where blocks and tokens do not agree."""
+        if len(self.blocks) != -(-self.prompt_tokens // block_tokens):
+            raise ValueError(f"{len(self.blocks)} blocks of {block_tokens} tokens for {self.prompt_tokens} tokens")
+        values: dict[str, Any] = msgspec.structs.asdict(self)
+        return LoadRequest(**values)
+
+
+def _cause(finding: Finding) -> GateCause:
+    return GateCause(finding.code, finding.title)
+
+
+def _number(pipeline: Pipeline, query: str, at: float) -> float | None:
+    """The value of a query at a moment; None where the engine does not report it."""
+    series = evaluate_range(parse(query), pipeline.node.window, at, at, 1.0)
+    value = float(series[0].values[-1]) if series else None
+    return value if value is not None and math.isfinite(value) else None
