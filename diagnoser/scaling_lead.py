@@ -37,6 +37,9 @@ _BY = ", ".join(SCOPES["pool"])
 _CAPACITY = 'kvitals_requests_waiting_by_reason{reason="capacity"}'
 _ENGINE = ", ".join(SCOPES["engine"])
 
+MAX_BOUNDS = 256
+"""Of a pool's histogram; engines have 20 to 50. The others of a page that has more are left out."""
+
 
 @dataclass(frozen=True)
 class Lead:
@@ -93,7 +96,10 @@ def audits(
                 places = np.rint((one.times - times[0]) / step).astype(int)
                 pool = one.labels.keep(SCOPES["pool"])
                 if name == "ttft":
-                    row = buckets.setdefault(pool, {}).setdefault(bound(one.labels), np.zeros(count))
+                    of, le = buckets.setdefault(pool, {}), bound(one.labels)
+                    if le not in of and len(of) >= MAX_BOUNDS:
+                        continue
+                    row = of.setdefault(le, np.zeros(count))
                 else:
                     row = told.setdefault(pool, {}).setdefault(name, np.full(count, np.nan))
                 row[places] = one.values

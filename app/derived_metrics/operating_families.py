@@ -50,6 +50,8 @@ LATE_SECONDS = 2.0
 DRAWS = 60
 MAX_ENGINES = 64
 """Of which steps are kept; of more the agent tells no operating point, `kvitals knee` does."""
+PIECE_SECONDS = 1800.0
+"""Of history that is read at once: a day of many series takes 300 MB and more."""
 _LIMITS = QueryLimits(samples=10_000_000, seconds=60.0)
 _PLACE = ("cluster", "pool", "node", "engine")
 
@@ -120,14 +122,23 @@ class Operating:
         """Read the last day from history; in a thread, since it takes seconds. gap: seconds between its rows."""
         seconds = step_of(gap)
         last = float(np.floor(until / seconds) * seconds)
+        found: dict[Labels, Steps] = {}
+        changed: dict[Labels, float] = {}
+        ask, piece = ask_source(history), max(PIECE_SECONDS // seconds, 1) * seconds
         try:
             start, end = whole_steps(last - KEPT_SECONDS, last, seconds)
-            found = gather(ask_source(history), start, end, seconds)
-            changed = _changed(ask_source(history), start, end, seconds)
+            for begin in np.arange(start, end, piece):
+                upto = min(begin + piece, end)
+                for one in gather(ask, begin, upto, seconds):
+                    if (known := found.get(one.entity)) is not None:
+                        found[one.entity] = join_steps(known, one, start)
+                    elif len(found) < MAX_ENGINES:
+                        found[one.entity] = one
+                changed |= _changed(ask, max(begin - seconds, start), upto, seconds)
         except (HistoryError, PromQLError):
             return  # without the past the curve takes a day to be as good
         with self._lock:
-            self._past, self._past_changed = found, changed
+            self._past, self._past_changed = list(found.values()), changed
 
     def _look(self, ask: Ask, at: float, gap: float, late: float = LATE_SECONDS) -> None:
         """Add the steps that ended since the last look. late: seconds in which rows may still come."""

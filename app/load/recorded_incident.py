@@ -14,10 +14,11 @@ from kvitals.app.load.extracted_load import ExtractedLoad, LoadRequest, NoLoadEr
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.recording import judge_recording, span_of, with_window
 from kvitals.rules.finding import Finding
+from kvitals.series.files import read_regular
 from kvitals.series.promql import evaluate_range, parse
 
 MARGIN_SECONDS = 60.0
-MAX_LOAD_BYTES = 1 << 28
+MAX_LOAD_BYTES = 64 << 20
 _Tokens = Annotated[int, msgspec.Meta(ge=1, le=1 << 22)]
 _BlockTokens = Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
@@ -78,9 +79,7 @@ def judged_figures(path: Path, setup: Setup) -> tuple[Pipeline, GateFigures]:
 def read_load(path: Path) -> RecordedIncident:
     """A load that `kvitals gate extract` wrote in kvitals' own format. Raises NoLoadError."""
     try:
-        if path.stat().st_size > MAX_LOAD_BYTES:
-            raise NoLoadError(f"{path} has more than {MAX_LOAD_BYTES >> 20} MiB; extract a shorter recording")
-        head, *lines = path.read_bytes().splitlines()
+        head, *lines = read_regular(path, MAX_LOAD_BYTES).splitlines()
         header = msgspec.json.decode(head, type=_Header)
         rows = [msgspec.json.decode(line, type=_Row).request(header.block_tokens) for line in lines]
     except (OSError, ValueError) as error:

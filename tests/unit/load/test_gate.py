@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from kvitals.agent.records import ScrapeRecord, decode
-from kvitals.app.demo import DEMO
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.load.extracted_load import ExtractedLoad, LoadRequest
 from kvitals.app.load.gate import GateRequest, compare, play_incident, read_incidents
 from kvitals.app.load.load_formats import load_lines
@@ -180,7 +180,7 @@ def test_refused_requests_are_another_load() -> None:
 
 @pytest.mark.parametrize(("capture", "outcome"), [("heavy_tenant", "returns"), ("healthy", "does not return")])
 async def test_the_pages_of_the_candidate_decide(capture: str, outcome: str, chosen: Setup, tmp_path: Path) -> None:
-    recorded = pages(DEMO.with_name(f"{capture}.kvcap"))[-14:]
+    recorded = pages(HEAVY_TENANT.with_name(f"{capture}.kvcap"))[-14:]
     stand_in = StandIn(recorded)
     idle = _idle(recorded[0])
     stand_in._bodies = [idle] * 3 + list(recorded)
@@ -213,7 +213,7 @@ def test_an_extracted_load_states_the_verdict_and_reads_back(chosen: Setup, tmp_
 def test_what_is_no_load_is_not_judged_with_its_reason(chosen: Setup, tmp_path: Path) -> None:
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"kvitals_load": 1}\n')
-    answers = list(read_incidents([broken, DEMO], chosen))
+    answers = list(read_incidents([broken, HEAVY_TENANT], chosen))
     whys = [answer.why for answer in answers if not isinstance(answer, RecordedIncident)]
     assert "is no load of kvitals" in whys[0]
     assert "a load needs 2" in whys[1]
@@ -235,7 +235,7 @@ def test_a_candidate_that_does_not_answer_is_named(capsys: pytest.CaptureFixture
 
 def test_what_cannot_be_played_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["gate", "--against", "http://127.0.0.1:9", str(DEMO), "--json"])
+        main(["gate", "--against", "http://127.0.0.1:9", str(HEAVY_TENANT), "--json"])
     assert stop.value.code == 3
     (answer,) = json.loads(capsys.readouterr().out)["incidents"]
     assert answer["outcome"] == "not judged"
