@@ -28,8 +28,8 @@ from tests.oracle.oracle_server import prometheus
 ENGINES, DAYS = 6, 7.0
 SILENT_SECONDS = 1200.0
 RECTANGLES = """
-return [...document.querySelectorAll("[class*='st-key-review-chart-'] svg.marks")].slice(0, 1).flatMap(svg =>
-  [...svg.querySelectorAll('.mark-rect path')].map(e => {
+return [...document.querySelectorAll('svg.marks')].filter(svg => svg.querySelector('.mark-rect path')).slice(0, 1)
+  .flatMap(svg => [...svg.querySelectorAll('.mark-rect path')].map(e => {
     const b = e.getBoundingClientRect();
     return [b.left, b.top, b.bottom];
   }))
