@@ -1,9 +1,9 @@
 """On what each rule was seen to fire: `python -m tests.captures.proof [--write]`.
 
-It replays every recording in the tree, judged every few seconds as the agent does, and holds the outcome against the
-written cases. `rules/proof.csv` is the result: *real* where a recording of a real program fires the rule, *captured*
-where only a recording with simulated engines does, *modelled* where only written series do. A rule whose recordings all
-went falls back by itself.
+It replays every recording in the tree, judged every few seconds as the agent does and at its end as `kvitals triage`
+does. It holds the outcome against the written cases. `rules/proof.csv` is the result: *real* where a recording of a
+real program fires the rule, *captured* where only a recording with simulated engines does, *modelled* where only
+written series do. A rule whose recordings are all gone loses its proof by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from kvitals.app.pipeline import Pipeline, Setup, span_at
-from kvitals.app.sources.recording import judged_before, span_of, with_window
+from kvitals.app.sources.recording import judge_recording, judged_before, span_of, with_window
 from kvitals.config import Config
 from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import load
@@ -38,10 +38,11 @@ def recordings() -> list[Path]:
 
 
 def fired(path: Path) -> frozenset[str]:
-    """The codes of the rules that fire at some moment of a recording."""
+    """The codes of the rules that fire at some moment of a recording, or in triage at its end."""
     first, last = span_of(path)
-    pipeline = Pipeline(with_window(_setup(path), last - first), DocumentSource("capture", path.name))
-    codes: set[str] = set()
+    under = _setup(path)
+    codes = _now(judge_recording(path, under).pipeline)
+    pipeline = Pipeline(with_window(under, last - first), DocumentSource("capture", path.name))
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for _ in judged_before(last, pipeline, reader):

@@ -54,6 +54,12 @@ def test_version_has_three_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("kvitals ")
 
 
+def test_the_package_is_the_command() -> None:
+    run = subprocess.run([sys.executable, "-m", "kvitals", "--version"], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("kvitals ")
+
+
 def test_a_word_that_is_no_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = _ended(capsys, "traige", "http://127.0.0.1:1")
     assert (code, out) == (2, "")
