@@ -25,8 +25,8 @@ from functools import partial
 
 import numpy as np
 
-from kvitals.agent.collectors.page_parser import Indices, PageLayout, PageSamples
-from kvitals.agent.collectors.page_reading import MAX_LABEL, MAX_NAME_SERIES, Meaning, Reading, read, recognise
+from kvitals.agent.collectors.page_parser import MAX_NAME_SERIES, Indices, PageLayout, PageSamples
+from kvitals.agent.collectors.page_reading import MAX_LABEL, Meaning, Reading, read, recognise
 from kvitals.agent.collectors.page_reading import PAGE as WHOLE
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome, TargetStatus
 from kvitals.rules.engine_map import EngineMap
