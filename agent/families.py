@@ -30,7 +30,7 @@ from kvitals.agent.collectors.page_reading import MAX_LABEL, Meaning, Reading, r
 from kvitals.agent.collectors.page_reading import PAGE as WHOLE
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome, TargetStatus
 from kvitals.rules.engine_map import EngineMap
-from kvitals.series.series_view import Columns
+from kvitals.series.row_blocks import Columns
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels
 from kvitals.series.window import NOWHERE, SeriesGroup, Window
