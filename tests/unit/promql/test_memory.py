@@ -70,3 +70,14 @@ def test_long_label_values_are_not_kept_after_the_query(traced: Callable[[], tup
         copied = f'label_join({EVERY}, "a{number}", "", "i", "text")'
         evaluate(f"count(group by (i, a{number}) ({copied}))", source, END, limits=LIMITS)
     assert traced()[0] - before < 80 << 20  # each makes 9 MB of text
+
+
+def test_a_subquery_takes_its_values_and_those_that_it_selects(traced: Callable[[], tuple[int, int]]) -> None:
+    """Times and copies of both took 31 MB, each time a rule was judged."""
+    source, query = window(5000, 180), f"avg_over_time(({EVERY} > 0)[15m:5s])"
+    evaluate(query, source, END, limits=LIMITS)
+    before, _ = traced()
+    tracemalloc.reset_peak()
+    evaluate(query, source, END, limits=LIMITS)
+    cells = 5000 * 180
+    assert traced()[1] - before < 2.5 * 8 * cells
