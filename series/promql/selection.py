@@ -6,7 +6,7 @@ whatever the rounding of seconds in a double.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,10 @@ class SeriesBlock:
     times: Ints
     values: Floats
     labels: LabelSets
+
+    def columns(self, first: int, end: int) -> SeriesBlock:
+        """Some of the series."""
+        return SeriesBlock(self.times, self.values[:, first:end], LabelSets(self.labels[first:end]))
 
 
 def select(
@@ -165,6 +169,30 @@ def _times(sampled: list[Ints], sizes: list[int], alive: Ints, steps: int) -> In
         return np.broadcast_to(sampled[of[0]][:, None], (steps, len(alive)))
     found: Ints = np.stack(sampled, axis=1)[:, of]
     return found
+
+
+def in_parts(blocks: Sequence[SeriesBlock], most: int) -> Iterator[list[SeriesBlock]]:
+    """The blocks, so many series at a time."""
+    part: list[SeriesBlock] = []
+    room = most
+    for block in blocks:
+        for first in range(0, len(block.labels), most):
+            some = block if len(block.labels) <= most else block.columns(first, first + most)
+            if part and len(some.labels) > room:
+                yield part
+                part, room = [], most
+            part.append(some)
+            room -= len(some.labels)
+    if part:
+        yield part
+
+
+def side_by_side(grids: Sequence[Grid], steps: int) -> Grid:
+    """One grid of several that have no series in common."""
+    if len(grids) < 2:
+        return grids[0] if grids else empty(steps)
+    labels = LabelSets(one for grid in grids for one in grid.labels)
+    return Grid(labels, np.hstack([grid.values for grid in grids]), np.hstack([grid.present for grid in grids]))
 
 
 def empty(steps: int) -> Grid:
