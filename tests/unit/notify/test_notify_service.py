@@ -22,6 +22,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from kvitals.app.escaping import plain
 from kvitals.app.notify import intake, queue, sending, service, shares
 from kvitals.app.notify.finding_match import DiagnosisRequest
 from kvitals.app.notify.intake import PATH, add_notify
@@ -126,6 +127,7 @@ async def test_what_is_refused_is_a_dead_letter(status: int, why: str, full_cach
             await settled(notifier, dead=1, waiting=0)
     line = json.loads((tmp_path / DEAD).read_text())
     assert why in line["why"] and line["target"] == "webhook-1" and line["notice"]["code"] == "KVC01"
+    assert not plain.ODD.search(line["why"])  # of what the target answered
 
 
 async def test_what_fails_for_too_long_is_a_dead_letter(full_cache: Triage, tmp_path: Path) -> None:
