@@ -27,11 +27,11 @@ from typing import cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from kvitals.agent.accept_queue import ACCEPTED_AT_ONCE, lengthen_queue
 from kvitals.agent.connection_table import ConnectionTable, Waiting
 from kvitals.agent.exports.answers import encode_error
 from kvitals.agent.listeners import LISTENERS, PROCESSES, Listener
 
-BACKLOG = 128
 RESERVED_FILES = 256
 """Open files that a process keeps for all but connections of its listeners: scrapes, files, and sockets that were
 accepted and are about to be refused."""
@@ -529,7 +529,7 @@ class GuardedSite(web.BaseSite):
         refused: Callable[[], None] | None = None,
     ) -> None:
         """`host`: None for all interfaces. `port`: 0 for a free one."""
-        super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
+        super().__init__(runner, ssl_context=tls, backlog=ACCEPTED_AT_ONCE)
         self._row = row
         self._host = host
         self._port = port
@@ -553,6 +553,7 @@ class GuardedSite(web.BaseSite):
         guard = ListenerGuard(effective(self._row), lambda _: server(), self._ssl_context, self._refused)
         server.request_handler = _followed(server.request_handler, guard)
         self._server = await guard.loop.create_server(guard, self._host, self._port, backlog=self._backlog)
+        lengthen_queue(self._server)
 
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]

@@ -25,12 +25,12 @@ from functools import partial
 
 import numpy as np
 
-from kvitals.agent.collectors.page_parser import Indices, PageLayout, PageSamples
-from kvitals.agent.collectors.page_reading import MAX_LABEL, MAX_NAME_SERIES, Meaning, Reading, read, recognise
+from kvitals.agent.collectors.page_parser import MAX_NAME_SERIES, Indices, PageLayout, PageSamples
+from kvitals.agent.collectors.page_reading import MAX_LABEL, Meaning, Reading, read, recognise
 from kvitals.agent.collectors.page_reading import PAGE as WHOLE
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome, TargetStatus
 from kvitals.rules.engine_map import EngineMap
-from kvitals.series.series_view import Columns
+from kvitals.series.row_blocks import Columns
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels
 from kvitals.series.window import NOWHERE, SeriesGroup, Window

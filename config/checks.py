@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
 MAX_PREFIXES = 16
+MOST_LISTED = 20
+"""Problems that are listed one by one; a file can have thousands."""
+MAX_WORD = 80
 MAX_SOURCES = 32
 
 TEXT = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
@@ -57,9 +60,15 @@ def one_of(name: str, value: str, allowed: Collection[str]) -> None:
         raise ValueError(f"{name} may have {', '.join(allowed)}, not {value!r}{nearest(value, allowed)}")
 
 
+def first_of(lines: Sequence[str], what: str = "problem", most: int = MOST_LISTED) -> list[str]:
+    """The first lines, and in a line of its own how many more there are."""
+    more = len(lines) - most
+    return [*lines[:most], *([f"and {more:,} more {what}{'' if more == 1 else 's'}"] if more > 0 else [])]
+
+
 def nearest(word: str, allowed: Collection[str]) -> str:
     """A hint at the word that was meant perhaps, or nothing."""
-    close = difflib.get_close_matches(word, list(allowed), n=1)
+    close = difflib.get_close_matches(word[:MAX_WORD], list(allowed), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from kvitals.config.checks import ConfigError, Seconds, nearest, normal_url
+from kvitals.config.checks import MAX_WORD, MOST_LISTED, ConfigError, Seconds, first_of, nearest, normal_url
 from kvitals.config.judging import MuteTable, ObjectiveTable, SloTable, SomeSlo
 from kvitals.config.listening import KvEventsTable, Otlp, RequestLog, TapTable, TenantsTable
 from kvitals.config.notify import NotifyTable
@@ -113,13 +113,13 @@ def read_targets(path: Path) -> tuple[TargetTable, ...]:
 
 def check_codes(config: Config, known: Mapping[str, Collection[str]]) -> list[str]:
     """What in [params] and [[mute]] names nothing that there is. `known`: rule code -> its parameters."""
-    return [f"{config.file or 'configuration'}: {problem}" for problem in _unknown_codes(config, known)]
+    return [f"{config.file or 'configuration'}: {problem}" for problem in first_of([*_unknown_codes(config, known)])]
 
 
 def _unknown_codes(config: Config, known: Mapping[str, Collection[str]]) -> Iterator[str]:
     for mute in config.mutes:
         if mute.rule not in known:
-            yield f"[[mute]] rule {mute.rule!r} is no rule{nearest(mute.rule, known)}"
+            yield f"[[mute]] rule {mute.rule[:MAX_WORD]!r} is no rule{nearest(mute.rule, known)}"
     for code, values in config.params.items():
         if code not in known:
             yield f"[params.{code}] is no rule{nearest(code, known)}"
@@ -147,7 +147,7 @@ class _Reader:
         self._check_names(made["request_logs"])
         made["params"] = self._params(data.get("params", {}))
         if self._problems:
-            raise ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in self._problems))
+            raise ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in first_of(self._problems)))
         return Config(**made, file=self._file)
 
     def _check_names(self, logs: Sequence[RequestLog]) -> None:
@@ -184,8 +184,11 @@ class _Reader:
         """Note the keys that are not allowed; whether there are none."""
         unknown = [key for key in value if key not in allowed]
         for key in unknown:
-            hint = nearest(key, allowed) or f"; there are {', '.join(allowed)}"
-            self._problems.append(f"{where} unknown key {key!r}{hint}".lstrip())
+            if len(self._problems) < MOST_LISTED:  # a hint takes time
+                hint = nearest(key, allowed) or f"; there are {', '.join(allowed)}"
+                self._problems.append(f"{where} unknown key {key[:MAX_WORD]!r}{hint}".lstrip())
+            else:
+                self._problems.append("unknown key")
         return not unknown
 
     def _hook(self, kind: type, value: Any) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.series.series_view import Columns
+from kvitals.series.row_blocks import Columns
 from kvitals.series.types import Floats, Labels, LabelSets, Matcher
 from kvitals.series.window import SeriesGroup, Window
 
@@ -74,7 +74,7 @@ class SelectionPanel:
         for group, columns, place in self._groups:
             times, values = group.rows_between(start, end)
             if len(times):
-                parts.append(PanelRows(times, values.take(columns, axis=1), place))
+                parts.append(PanelRows(times, values.take(columns), place))
         return parts
 
     def newest(self, start: float, end: float) -> list[PanelRows]:
@@ -83,5 +83,5 @@ class SelectionPanel:
         for group, columns, place in self._groups:
             times, values = group.rows_between(start, end)
             if len(times):
-                parts.append(PanelRows(times[-1:], values[-1:].take(columns, axis=1), place))
+                parts.append(PanelRows(times[-1:], values.last(columns)[None, :], place))
         return parts

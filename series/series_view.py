@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kvitals.series.row_blocks import Columns, RowSpan
 from kvitals.series.types import (
     METRIC_NAME,
     Floats,
@@ -18,8 +19,6 @@ from kvitals.series.types import (
     TooManyCellsError,
     is_stale,
 )
-
-Columns = npt.NDArray[np.intp]
 
 _STRETCH = 1000  # label sets that are matched without a look at the clock
 
@@ -37,7 +36,7 @@ class SeriesView:
 
     selected: the matching series, where they are known. numbers, labels: else the columns to search; a label set of
     None is a column without a series.
-    times, rows: float64[T] and float64[T, columns], of the time range; never written to again.
+    times, rows: float64[T] and as many rows, of the time range; never written to again.
     """
 
     remember: Callable[[SeriesView], None]
@@ -47,7 +46,7 @@ class SeriesView:
     numbers: Sequence[int]
     labels: Sequence[Labels | None]
     times: Floats
-    rows: Floats
+    rows: RowSpan
 
     def frame(self, check: Callable[[], None] = _nothing, cells: int | None = None) -> Frame | None:
         """The matching series that have a sample, or None without any.
@@ -59,7 +58,7 @@ class SeriesView:
             return None
         if cells is not None and len(labels) * len(self.times) > cells:
             raise TooManyCellsError(len(labels) * len(self.times))
-        values: Floats = self.rows[:, columns]
+        values = self.rows.take(columns)
         kept = _sampled(values)
         if not kept.all():
             if not kept.any():
@@ -76,12 +75,12 @@ class SeriesView:
         columns, labels = self.selection(check)
         if not labels or not len(self.rows):
             return []
-        stale = is_stale(self.rows[-1, columns])
+        stale = is_stale(self.rows.last(columns))
         if not stale.any():
             return labels
         numbers = np.arange(columns.start, columns.stop) if isinstance(columns, slice) else columns
         kept = ~stale
-        kept[stale] = _sampled(self.rows[:, numbers[stale]])
+        kept[stale] = _sampled(self.rows.take(numbers[stale]))
         return [label for label, keep in zip(labels, kept.tolist(), strict=True) if keep]
 
     def keep(self) -> None:

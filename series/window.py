@@ -1,16 +1,15 @@
 """The recent past in memory: many series, sampled together, for as long as `retention`.
 
 Series that are sampled at the same instants form a *group* with one time axis: the series of one scrape
-target, say. A group is two numpy arrays, `times[T]` and `values[T, S]`, and a row that says "only these K
+target, say. A group is `times[T]` and `values[T, S]`, the values in blocks of rows, and a row that says "only these K
 of the S values changed" costs one copy of the previous row and one indexed write.
 
 Memory is bounded: at most `max_series` columns over all groups, a share of them in one group, and
-`retention * MAX_ROWS_PER_SECOND` rows in a group, 8 bytes a cell. Rows are laid out with slack for half as many
-again, and while a full buffer is replaced the old one is still there, so the peak is 2.5 times the live cells.
-`Window.nbytes` measures it.
+`retention * MAX_ROWS_PER_SECOND` rows in a group, 8 bytes a cell, with two blocks of rows beyond those
+(`kvitals.series.row_blocks`). `Window.nbytes` measures it.
 
 Not safe for concurrent use from several threads; arrays that `select` returned stay valid for ever, because
-rows are only ever added behind them and a full buffer is replaced, not moved.
+rows are only ever added behind them and never moved.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from kvitals.series.series_view import Candidates, Columns, Selection, SeriesView, matching, name_of
+from kvitals.series.row_blocks import Columns, RowBlocks, RowSpan
+from kvitals.series.series_view import Candidates, Selection, SeriesView, matching, name_of
 from kvitals.series.types import (
     STALE,
     Floats,
@@ -39,7 +39,7 @@ NOWHERE = 0
 RESTART_SECONDS = 60.0
 """A clock that is further back than this was set back: waiting for it to catch up would be blindness."""
 
-_FIRST_ROWS = 64
+_FIRST_ROWS = 32
 _FIRST_COLUMNS = 64
 _SELECTIONS = 512
 _SELECTED = 50  # columns in all remembered selections, as a multiple of the series
@@ -182,8 +182,8 @@ class SeriesGroup:
     def __init__(self, window: Window) -> None:
         self._window = window
         self._times: Floats = np.empty(_FIRST_ROWS)
-        self._values: Floats = np.empty((_FIRST_ROWS, _FIRST_COLUMNS))
-        self._first, self._last = 0, 0  # live rows are [first, last)
+        self._values = RowBlocks()  # of the live rows
+        self._first, self._last = 0, 0  # live times are [first, last)
         self._now: Floats = np.full(_FIRST_COLUMNS, STALE)  # newest value of each column
         self._labels: list[Labels | None] = [None]  # by column; None is a free one, and `NOWHERE`
         self._columns: dict[Labels, int] = {}
@@ -303,12 +303,11 @@ class SeriesGroup:
         """
         if len(columns):
             self._now[columns] = values
-        row = self._next_row(t)
-        if row is None:
+        if not self._begin_row(t):
             return False
-        row[:] = self._now
+        self._values.append(self._now)
         if len(gaps):
-            row[gaps] = STALE
+            self._values.last[gaps] = STALE
         return True
 
     def write(self, t: float, columns: Columns, values: Floats) -> None:
@@ -318,14 +317,13 @@ class SeriesGroup:
             self.append(t, columns, values)
             return
         self._now[columns] = values
-        self._values[self._last - 1][:] = self._now
+        self._values.replace_last(self._now)
 
     def append_gap(self, t: float) -> bool:
         """Add a row without any sample, as after a failed scrape. False as for `append`."""
-        row = self._next_row(t)
-        if row is None:
+        if not self._begin_row(t):
             return False
-        row[:] = STALE
+        self._values.append(np.full(self._now.size, STALE))
         return True
 
     def reclaim(self) -> None:
@@ -370,7 +368,7 @@ class SeriesGroup:
         columns, labels = self._selected(())
         live = self._times[self._first : self._last]
         low = int(live.searchsorted(t, "right"))
-        return Frame(live[low:], self._values[self._first + low : self._last][:, columns], labels)
+        return Frame(live[low:], self._values.span(low, len(live), self._now.size).take(columns), labels)
 
     def newest(self, matchers: tuple[Matcher, ...], start: float, end: float) -> InstantRow | None:
         """The newest row in start <= t <= end, of the matching series."""
@@ -380,7 +378,8 @@ class SeriesGroup:
             last = self._first + int(self._times[self._first : self._last].searchsorted(end, "right")) - 1
         if not labels or last < self._first or self._times[last] < start:
             return None
-        return InstantRow(float(self._times[last]), self._values[last, columns], labels)
+        row = self._values.span(last - self._first, last - self._first + 1, self._now.size)
+        return InstantRow(float(self._times[last]), row.last(columns), labels)
 
     def selected(self, matchers: tuple[Matcher, ...]) -> tuple[Sequence[int], Sequence[Labels]]:
         """The columns of the matching series, and their labels."""
@@ -390,11 +389,11 @@ class SeriesGroup:
         columns, labels = self._selected(matchers)
         return (range(columns.start, columns.stop) if isinstance(columns, slice) else columns.tolist()), labels
 
-    def rows_between(self, start: float, end: float) -> tuple[Floats, Floats]:
-        """The rows in start <= t <= end: times float64[T], values float64[T, columns]. Not to be written to."""
+    def rows_between(self, start: float, end: float) -> tuple[Floats, RowSpan]:
+        """The rows in start <= t <= end: times float64[T], and of as many rows all columns. Not to be written to."""
         live = self._times[self._first : self._last]
-        low, high = live.searchsorted(start, "left"), live.searchsorted(end, "right")
-        return live[low:high], self._values[self._first + low : self._first + high]
+        low, high = int(live.searchsorted(start, "left")), int(live.searchsorted(end, "right"))
+        return live[low:high], self._values.span(low, high, self._now.size)
 
     def _index(self, number: int, labels: Labels) -> None:
         self._columns[labels] = number
@@ -442,13 +441,13 @@ class SeriesGroup:
         numbers = self._names.get(name, [])
         return numbers.copy(), [self._labels[number] for number in numbers]
 
-    def _next_row(self, t: float) -> Floats | None:
-        """Room for a row at `t`; None where the time is refused."""
+    def _begin_row(self, t: float) -> bool:
+        """Begin a row at `t`, whose values are to follow; False where the time is refused."""
         last = self.last_time
         if last is not None and t <= last:
             if t >= last - RESTART_SECONDS:
                 self.refused_rows += 1
-                return None
+                return False
             self.restarts += 1
             self._restart(t)
         if self._last == self._times.size:
@@ -456,15 +455,14 @@ class SeriesGroup:
             self._replace()
         self._window._began(t)
         self._times[self._last] = t
-        row: Floats = self._values[self._last]
         self._last += 1
-        return row
+        return True
 
     def _restart(self, t: float) -> None:
         """Drop every row. New buffers, since the old rows may be in someone's hands."""
         self._first = self._last = 0
         self._times = np.empty_like(self._times)
-        self._values = np.empty_like(self._values)
+        self._values.clear()
         self._ended = dict.fromkeys(self._ended, t)
         self.lost_before = t
 
@@ -477,22 +475,19 @@ class SeriesGroup:
         most = max(_FIRST_ROWS, int(self._window.retention * MAX_ROWS_PER_SECOND))
         self._first = max(self._first, self._last - most)
         if self._first > before:
+            self._values.drop(self._first - before)
             self.lost_before = float(self._times[self._first])
 
     def _replace(self) -> None:
-        """Move the live rows to the front of a buffer with half as many again."""
-        live = slice(self._first, self._last)
-        rows = max(_FIRST_ROWS, self.rows + self.rows // 2)
-        times, values = np.empty(rows), np.empty((rows, self._now.size))
-        times[: self.rows] = self._times[live]
-        values[: self.rows] = self._values[live]
-        self._times, self._values = times, values
+        """Move the times of live rows to the front of a buffer with a quarter as many again."""
+        rows = max(_FIRST_ROWS, self.rows + self.rows // 4)
+        times = np.empty(rows)
+        times[: self.rows] = self._times[self._first : self._last]
+        self._times = times
         self._first, self._last = 0, self.rows
 
     def _widen(self, columns: int) -> None:
-        old = self._now.size
-        now, values = np.full(columns, STALE), np.empty((self._times.size, columns))
-        now[:old] = self._now
-        values[: self._last, :old] = self._values[: self._last]
-        values[: self._last, old:] = STALE
-        self._now, self._values = now, values
+        """Room for more columns from the next row on."""
+        now = np.full(columns, STALE)
+        now[: self._now.size] = self._now
+        self._now = now

@@ -23,6 +23,7 @@ from typing import cast
 
 import structlog
 
+from kvitals.agent.accept_queue import ACCEPTED_AT_ONCE, lengthen_queue
 from kvitals.agent.collectors.grpc_calls import CallTable, OpenCall
 from kvitals.agent.collectors.http2_framing import (
     CANCEL,
@@ -59,7 +60,6 @@ QUIET_SECONDS = 1.0
 
 _PATIENCE = {Waiting.NEW: QUIET_SECONDS, Waiting.IDLE: QUIET_SECONDS}
 SWEEP_SECONDS = 1.0
-BACKLOG = 128
 
 
 class Front:
@@ -88,7 +88,8 @@ class Front:
 
     async def open(self, host: str | None, port: int) -> int:
         """Listen; returns the port. host: None for all interfaces. Raises OSError."""
-        self._server = await self.loop.create_server(lambda: _Connection(self), host, port, backlog=BACKLOG)
+        self._server = await self.loop.create_server(lambda: _Connection(self), host, port, backlog=ACCEPTED_AT_ONCE)
+        lengthen_queue(self._server)
         self._sweep()
         return int(self._server.sockets[0].getsockname()[1])
 

@@ -68,6 +68,11 @@ _TRUNCATED = "The connection broke or a proxy cut the answer off; if it persists
 _TOO_LARGE = "That is more than an engine's page has; check that the URL is an engine's, or raise the limit."
 
 
+MAX_NAME_SERIES = 5_000
+"""Series of one name on a page, and of one family within the window. A router with some hundred workers has fewer; a
+label that never repeats has more."""
+
+
 @dataclass(frozen=True)
 class PageLimits:
     """What a page may ask of us."""
@@ -79,6 +84,7 @@ class PageLimits:
     names: int = 5_000  # each is compared with every engine map
     labels: int = 64  # of one series
     page_labels: int = 500_000  # of all series together
+    name_series: int = MAX_NAME_SERIES  # of one name; those beyond it are counted and not kept
 
 
 DEFAULT_LIMITS = PageLimits()
@@ -101,6 +107,7 @@ class PageLayout:
     types: list[str]  # by series: counter, gauge, histogram, summary, ... or unknown
     duplicates: int  # samples of a series that the page had before; the first one counts
     created: int  # `_created` samples, which are dropped: they are start times and never move
+    crowded: int = 0  # samples beyond the most of one name, which are left out
 
 
 class PageSamples(msgspec.Struct, frozen=True):
@@ -121,7 +128,7 @@ class PageSamples(msgspec.Struct, frozen=True):
     @property
     def samples(self) -> int:
         """Samples on the whole page."""
-        return len(self.layout.series)
+        return len(self.layout.series) + self.layout.crowded
 
 
 class _Memo:
@@ -297,7 +304,9 @@ class _Builder:
         self._found: list[tuple[int, Series, float]] = []  # line number, series, value
         self._ended = False
         self._labels = 0
-        self._names: set[str] = set()
+        self._samples = 0
+        self._crowded = 0
+        self._names: dict[str, int] = {}  # samples of each
         self.seen: dict[bytes, Series] = {}
         self.heads: list[bytes] = []
         self.timestamped: set[int] = set()
@@ -314,7 +323,7 @@ class _Builder:
             self._comment(stripped.decode(errors="replace"))
             self.heads.append(_NO_HEAD)
             return
-        if len(self._found) >= self._limits.samples:
+        if self._samples >= self._limits.samples:
             message = f"The page has more than {self._limits.samples} samples. {_TOO_LARGE}"
             raise ExpositionError("too_many_samples", message, number + 1)
         try:
@@ -324,7 +333,8 @@ class _Builder:
         if len(series[1]) > self._limits.labels:
             message = f"The series has more than {self._limits.labels} labels. {_TOO_LARGE}"
             raise ExpositionError("too_many_labels", message, number + 1)
-        self._names.add(series[0])
+        self._samples += 1
+        of_name = self._names[series[0]] = self._names.get(series[0], 0) + 1
         if len(self._names) > self._limits.names:
             message = f"The page has more than {self._limits.names} metric names. {_TOO_LARGE}"
             raise ExpositionError("too_many_names", message, number + 1)
@@ -332,15 +342,19 @@ class _Builder:
         if self._labels > self._limits.page_labels:
             message = f"The page has more than {self._limits.page_labels} labels. {_TOO_LARGE}"
             raise ExpositionError("too_many_labels", message, number + 1)
-        self.seen[head] = series
         self.heads.append(head)
+        if of_name > self._limits.name_series:
+            self._crowded += 1
+            return
+        self.seen[head] = series
         self._found.append((number, series, value))
         if timed:
             self.timestamped.add(number)
 
     def finish(self) -> tuple[PageLayout, list[int], list[float]]:
         """The layout, the sample of each line (-1 for none), and the values."""
-        layout = PageLayout([], [], 0, 0)
+        found: list[Series] = []
+        found_types: list[str] = []
         duplicates = created = 0
         samples = [-1] * len(self.heads)
         values: list[float] = []
@@ -358,9 +372,9 @@ class _Builder:
                 seen.add(series)
                 samples[number] = len(values)
                 values.append(value)
-                layout.series.append(series)
-                layout.types.append(types[name])
-        return PageLayout(layout.series, layout.types, duplicates, created), samples, values
+                found.append(series)
+                found_types.append(types[name])
+        return PageLayout(found, found_types, duplicates, created, self._crowded), samples, values
 
     def _comment(self, text: str) -> None:
         words = text.split(None, 3)

@@ -6,7 +6,6 @@ never come here.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,10 +19,6 @@ from kvitals.series.types import METRIC_NAME, Labels
 PARTS = ("_bucket", "_sum", "_count")
 MAX_LABEL = 512
 """Characters in a label's value. A series with a longer one is not taken: it is kept for as long as the window."""
-
-MAX_NAME_SERIES = 5_000
-"""Series of one name on a page, and of one family within the window. A router with some hundred workers has fewer; a
-label that never repeats has more."""
 
 PAGE = ""
 """The rank of an entity that is the page as a whole, where it has ranks."""
@@ -139,16 +134,6 @@ def read(
     return _Reader(layout, system, told_version, identity, before, prefixes or {}, admit).reading
 
 
-def _crowd(page: Sequence[Series]) -> set[Series]:
-    """The series of each name beyond the first `MAX_NAME_SERIES`."""
-    counts = Counter(series[0] for series in page)
-    crowded = {name for name, count in counts.items() if count > MAX_NAME_SERIES}
-    beyond: set[Series] = set()
-    for name in crowded:
-        beyond.update([series for series in page if series[0] == name][MAX_NAME_SERIES:])
-    return beyond
-
-
 class _Reader:
     def __init__(
         self,
@@ -172,13 +157,14 @@ class _Reader:
         shown = sorted({rank for rank in self._ranks.values() if rank}, key=_natural)
         admitted = admit([rank for rank in shown if len(rank) <= MAX_LABEL])
         refused = set(shown).difference(admitted)
-        self._left_out = {series for series, rank in self._ranks.items() if rank in refused} | _crowd(layout.series)
+        self._left_out = {series for series, rank in self._ranks.items() if rank in refused}
         for series in self._left_out:
             self._ranks.pop(series, None)
         ranks = list(admitted) or ["0"]
         version = told_version if usable(told_version) else self._oldest_possible()
         source = "version endpoint" if usable(told_version) else GUESSED
-        self.reading = Reading(system, version, source, ranks, self._models(ranks), left_out=len(self._left_out))
+        left_out = len(self._left_out) + layout.crowded
+        self.reading = Reading(system, version, source, ranks, self._models(ranks), left_out=left_out)
         self._read_roles()
         self._read_infos()
         self._read_telemetry()

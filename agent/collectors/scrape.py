@@ -53,6 +53,7 @@ MESSAGES = {
     "not_http": "What answers there does not speak HTTP. Check the port.",
     "bad_url": "The URL cannot be used: {detail}.",
     "too_large": "The page is larger than {detail} bytes, more than an engine's page has. Check the URL.",
+    "too_many_lines": "The page has more than {detail} lines, more than an engine's page has. Check the URL.",
     "too_long": "The answer has {detail} of heads, or of page and framing of chunks. Check what answers there.",
     "truncated": "The answer broke off. If it persists, scrape the engine directly, without a proxy.",
     "bad_compression": "The answer's compression is broken or not one that was asked for ({detail}).",
@@ -374,7 +375,7 @@ async def _body(response: aiohttp.ClientResponse, cap: int) -> bytes:
         raise _UnusableError("bad_compression", encoding[:40])
     unpack = None if encoding == "identity" else zlib.decompressobj(zlib.MAX_WBITS | 32)
     parts: list[bytes] = []
-    size = 0
+    size = lines = 0
     packed = yielded = 0
     async for chunk in response.content.iter_any():
         packed += len(chunk)
@@ -382,6 +383,9 @@ async def _body(response: aiohttp.ClientResponse, cap: int) -> bytes:
             size += len(part)
             if size > cap:
                 raise _UnusableError("too_large", cap)
+            lines += part.count(b"\n")
+            if lines > DEFAULT_LIMITS.lines:  # so nothing more of it is kept than those
+                raise _UnusableError("too_many_lines", DEFAULT_LIMITS.lines)
             if size > max(MAX_RATIO * packed, _UNPACKED_AT_ONCE):
                 raise _UnusableError("bad_compression", f"more than {MAX_RATIO} bytes for one")
             parts.append(part)

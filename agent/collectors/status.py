@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from kvitals.series.series_view import Columns
+from kvitals.series.row_blocks import Columns
 from kvitals.series.types import METRIC_NAME, STALE, Labels
 from kvitals.series.window import Window
 

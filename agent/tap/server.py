@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +11,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from kvitals.agent.accept_queue import ACCEPTED_AT_ONCE, lengthen_queue
 from kvitals.agent.connections import GuardedRunner, GuardedSite
 from kvitals.agent.descriptors import MOST, raise_limit
 from kvitals.agent.exports.host_names import refuse_others
@@ -27,10 +26,6 @@ from kvitals.agent.tap.page import render
 from kvitals.agent.tap.relay import Pair
 from kvitals.agent.tap.sockets import Upstream
 
-BACKLOG = 1024
-"""Connections that the kernel keeps until they are accepted."""
-ACCEPTED_AT_ONCE = 64
-"""In one iteration of the loop."""
 SPARE_FILES = 256
 """Open files beside those of connections: what is accepted and refused, the metrics page, the agent, what is loaded."""
 CLOSE_SECONDS = 2.0
@@ -88,10 +83,7 @@ class Tap:
                 *self.settings.listen,
                 backlog=ACCEPTED_AT_ONCE,
             )
-            for sock in self._server.sockets:
-                # A second listen() makes the kernel's queue longer than what asyncio accepts at once.
-                with socket.socket(fileno=os.dup(sock.fileno())) as own:
-                    own.listen(BACKLOG)
+            lengthen_queue(self._server)
             await self.delivery.open()
         except BaseException:
             await self.close()

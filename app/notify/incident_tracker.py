@@ -17,6 +17,9 @@ from kvitals.app.notify.queue import OpenIncident
 from kvitals.config import MuteTable
 from kvitals.rules.finding import Finding
 
+MAX_INCIDENT_ALERTS = 1000
+"""Alerts of one incident that are remembered, the newest. An older one that is repeated counts as new."""
+
 Diagnose = Callable[[DiagnosisRequest], Awaitable[Diagnosis]]
 
 
@@ -156,7 +159,8 @@ class _Dealing:
     ) -> OpenIncident:
         lead = found.lead
         new = {one.key: notices.notice_alert(one, self.received) for one in fresh}
-        open_: Mapping[str, NoticeAlert] = {**(before.open if before else {}), **new}
+        known = {**(before.open if before else {}), **new}
+        open_: Mapping[str, NoticeAlert] = dict(list(known.items())[-MAX_INCIDENT_ALERTS:])
         first = next(iter(open_.values()))
         explained = before is not None and lead is not None and lead.code in before.explains
         if before is not None and (lead is None or explained):

@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from kvitals.app.escaping import plain
 from kvitals.app.notify.incoming import Alert
 from kvitals.rules.finding import Finding, LeverAdvice
 from kvitals.rules.model import Severity
@@ -150,5 +151,6 @@ def _first(text: str) -> str:
 
 def _url(text: str) -> str:
     """A link that a browser may follow, else nothing."""
-    good = text.startswith(("http://", "https://")) and not any(c.isspace() or c in '<>"|' for c in text)
+    bad = plain.ODD.search(text) or any(c.isspace() or c in '<>"|' for c in text)
+    good = text.startswith(("http://", "https://")) and not bad
     return text if good and len(text) <= 2000 else ""

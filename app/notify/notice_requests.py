@@ -49,9 +49,10 @@ def wants(target: NotifyTarget, notice: Notice) -> bool:
 
 
 def _webhook(target: WebhookTarget, notice: Notice) -> JsonPost:
-    """The notice as it is. Who is sent one twice knows it by the key."""
+    """The whole notice, its texts without characters that a terminal obeys or that turn a line around. Who is sent one
+    twice knows it by the key."""
     headers = {"Idempotency-Key": notice.id, **_bearer(target.bearer_file)}
-    return JsonPost(target.url, msgspec.json.encode(notice), headers)
+    return JsonPost(target.url, msgspec.json.encode(plain.each_text(msgspec.to_builtins(notice))), headers)
 
 
 def _slack(target: SlackTarget, notice: Notice) -> JsonPost:
@@ -153,7 +154,7 @@ def _alertmanager(target: AlertmanagerTarget, notice: Notice) -> JsonPost:
         "code": annotation.text(notice.code, 64),
         **_annotations(notice),
     }
-    labels = {name: value.encode("utf-8", "replace").decode() for name, value in notice.entity.items()}
+    labels = {name: plain.line(value) for name, value in notice.entity.items()}
     alerts = [
         {
             "labels": {"alertname": "kvitals-incident", "severity": one, OURS: notice.incident, **labels},

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from kvitals.app.notify.notice import Link, Notice, NoticeAlert
+from kvitals.app.notify.order import EntityKey, entity_key
 from kvitals.rules.model import Severity
 from kvitals.series.files import FileInUseError, append_line, lock_file, make_directory, sync_directory
 from kvitals.series.history.schema import is_corrupt
@@ -30,13 +31,17 @@ NOT_PAGES = 0.75
 """Of what may wait, how much messages and notices that are no pages may take: what is left is for pages."""
 MAX_BYTES = 64 << 20
 MAX_DELIVERIES = 10_000
-MAX_OPEN = 10_000
+MAX_OPEN, MAX_OF_ENTITY = 10_000, 500
+"""Incidents at most, in all and of one entity; the oldest of too many are dropped."""
 MAX_DEAD_BYTES = 32 << 20
 MAX_WAL_BYTES = 16 << 20
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS message (id INTEGER PRIMARY KEY AUTOINCREMENT, received REAL NOT NULL, body BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS incident (id TEXT PRIMARY KEY, seen REAL NOT NULL, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS incident (
+  id TEXT PRIMARY KEY, seen REAL NOT NULL, body BLOB NOT NULL, entity TEXT NOT NULL DEFAULT '',
+  code TEXT NOT NULL DEFAULT ''
+);
 CREATE TABLE IF NOT EXISTS delivery (
   id INTEGER PRIMARY KEY AUTOINCREMENT, target TEXT NOT NULL, incident TEXT NOT NULL, notice BLOB NOT NULL,
   created REAL NOT NULL, due REAL NOT NULL, attempts INTEGER NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '',
@@ -44,6 +49,13 @@ CREATE TABLE IF NOT EXISTS delivery (
 );
 CREATE INDEX IF NOT EXISTS of_target ON delivery (target, incident, id);
 """
+_LATER = """
+CREATE INDEX IF NOT EXISTS of_entity ON incident (entity);
+CREATE INDEX IF NOT EXISTS of_code ON incident (code);
+"""
+"""Indexes of columns that the file of an earlier version has only once they are added."""
+_DROP_OLDEST = "DELETE FROM incident WHERE id IN (SELECT id FROM incident"
+_OF_TOO_MANY = "ORDER BY seen DESC, rowid DESC LIMIT -1 OFFSET ?)"
 
 _log = structlog.get_logger(__name__)
 
@@ -182,15 +194,26 @@ class Spool:
             rows = db.execute("SELECT id FROM message WHERE id > ? ORDER BY id LIMIT ?", (number, most)).fetchall()
         return [one for (one,) in rows]
 
-    def incidents(self) -> list[OpenIncident]:
-        """Those that are open. Raises SpoolError."""
+    def incidents(self, entities: Iterable[EntityKey]) -> list[OpenIncident]:
+        """Those of some entities that are open. Raises SpoolError."""
         with self._reading() as db:
-            rows = db.execute("SELECT body FROM incident ORDER BY rowid").fetchall()
-        found = []
-        for (body,) in rows:
-            with suppress(msgspec.DecodeError):  # another version's is begun anew
-                found.append(msgspec.json.decode(body, type=OpenIncident))
-        return found
+            rows = [
+                row
+                for entity in entities
+                for row in db.execute("SELECT body FROM incident WHERE entity = ? ORDER BY rowid", (_text(entity),))
+            ]
+        return _incidents(rows)
+
+    def incident(self, name: str) -> OpenIncident | None:
+        """One that is open, by its id. Raises SpoolError."""
+        with self._reading() as db:
+            found = _incidents(db.execute("SELECT body FROM incident WHERE id = ?", (name,)).fetchall())
+        return found[0] if found else None
+
+    def undiagnosed(self) -> list[str]:
+        """The ids of open incidents without a cause, the oldest first. Raises SpoolError."""
+        with self._reading() as db:
+            return [one for (one,) in db.execute("SELECT id FROM incident WHERE code = '' ORDER BY rowid")]
 
     def done(self, message: int | None, outcome: MessageOutcome, now: float) -> None:
         """A message was dealt with, or an incident looked at again (None): all that it comes to is written at once, or
@@ -198,9 +221,9 @@ class Spool:
         with self._writing() as db:
             db.executemany("DELETE FROM incident WHERE id = ?", [(one,) for one in outcome.over])
             db.executemany(
-                "INSERT INTO incident (id, seen, body) VALUES (?, ?, ?)"
-                " ON CONFLICT (id) DO UPDATE SET seen = excluded.seen, body = excluded.body",
-                [(one.id, now, msgspec.json.encode(one)) for one in outcome.incidents],
+                "INSERT INTO incident (id, seen, body, entity, code) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id)"
+                " DO UPDATE SET seen = excluded.seen, body = excluded.body, code = excluded.code",
+                [(one.id, now, msgspec.json.encode(one), *_columns(one)) for one in outcome.incidents],
             )
             db.executemany(
                 "INSERT INTO delivery (target, incident, notice, created, due, page) VALUES (?, ?, ?, ?, ?, ?)",
@@ -209,19 +232,17 @@ class Spool:
                     for target, n in outcome.notices
                 ],
             )
+            for entity in {_columns(one)[0] for one in outcome.incidents}:
+                db.execute(f"{_DROP_OLDEST} WHERE entity = ? {_OF_TOO_MANY}", (entity, MAX_OF_ENTITY))
+            (count,) = db.execute("SELECT count(*) FROM incident").fetchone()
+            if count > MAX_OPEN:
+                db.execute(f"{_DROP_OLDEST} {_OF_TOO_MANY}", (MAX_OPEN,))
             db.execute("DELETE FROM message WHERE id = ?", (message,))
 
-    def forget(self, before: float) -> list[str]:
-        """Drop incidents that nobody spoke of since, and the oldest of too many. Their ids. Raises SpoolError."""
+    def forget(self, before: float) -> None:
+        """Drop incidents that nobody spoke of since. Raises SpoolError."""
         with self._writing() as db:
-            (count,) = db.execute("SELECT count(*) FROM incident").fetchone()
-            rows = db.execute(
-                "SELECT id FROM incident WHERE seen < ? UNION"
-                " SELECT id FROM (SELECT id FROM incident ORDER BY seen LIMIT ?)",
-                (before, max(0, count - MAX_OPEN)),
-            ).fetchall()
-            db.executemany("DELETE FROM incident WHERE id = ?", rows)
-        return [one for (one,) in rows]
+            db.execute("DELETE FROM incident WHERE seen < ?", (before,))
 
     def due(self, target: str, now: float) -> NoticeDelivery | None:
         """What is to be sent to a target now: pages first, and of one incident in the order of its notices. Raises
@@ -295,15 +316,17 @@ class Spool:
         found = (self._delivery(row, now) for row in rows if row[1] not in known)
         return [one for one in found if one is not None]
 
-    def counts(self) -> tuple[int, dict[str, tuple[int, str]]]:
-        """Messages that wait, and for each target how many wait and the oldest's last error. Raises SpoolError."""
+    def counts(self) -> tuple[int, int, dict[str, tuple[int, str]]]:
+        """Messages that wait, open incidents, and for each target how many wait and the oldest's last error. Raises
+        SpoolError."""
         with self._reading() as db:
             (messages,) = db.execute("SELECT count(*) FROM message").fetchone()
+            (incidents,) = db.execute("SELECT count(*) FROM incident").fetchone()
             rows = db.execute(
                 "SELECT target, count(*), (SELECT error FROM delivery AS e WHERE e.target = d.target"
                 " ORDER BY attempts DESC, id LIMIT 1) FROM delivery AS d GROUP BY target"
             ).fetchall()
-        return messages, {target: (count, error) for target, count, error in rows}
+        return messages, incidents, {target: (count, error) for target, count, error in rows}
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -337,10 +360,45 @@ def _opened(path: Path) -> sqlite3.Connection:
         connection.executescript(_SCHEMA)
         if "page" not in (row[1] for row in connection.execute("PRAGMA table_info(delivery)")):  # of an earlier version
             connection.execute("ALTER TABLE delivery ADD COLUMN page INTEGER NOT NULL DEFAULT 0")
+        if "entity" not in (row[1] for row in connection.execute("PRAGMA table_info(incident)")):  # likewise
+            _add_columns(connection)
+        connection.executescript(_LATER)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _add_columns(connection: sqlite3.Connection) -> None:
+    """Entity and cause of incidents beside them, in one transaction. Raises sqlite3.Error."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for name in ("entity", "code"):
+            connection.execute(f"ALTER TABLE incident ADD COLUMN {name} TEXT NOT NULL DEFAULT ''")
+        known = _incidents(connection.execute("SELECT body FROM incident").fetchall())
+        connection.executemany(
+            "UPDATE incident SET entity = ?, code = ? WHERE id = ?", [(*_columns(one), one.id) for one in known]
+        )
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _columns(incident: OpenIncident) -> tuple[str, str]:
+    return _text(entity_key(incident.entity)), incident.code
+
+
+def _text(entity: EntityKey) -> str:
+    return msgspec.json.encode(entity).decode()
+
+
+def _incidents(rows: Iterable[tuple[bytes]]) -> list[OpenIncident]:
+    found = []
+    for (body,) in rows:
+        with suppress(msgspec.DecodeError):  # another version's is begun anew
+            found.append(msgspec.json.decode(body, type=OpenIncident))
+    return found
 
 
 def _set_aside(path: Path, why: sqlite3.Error) -> None:

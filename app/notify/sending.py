@@ -18,6 +18,7 @@ from typing import TypeVar
 import aiohttp
 import structlog
 
+from kvitals.app.escaping import plain
 from kvitals.app.notify.notice_requests import JsonPost, request
 from kvitals.app.notify.queue import NoticeDelivery, Spool, SpoolError
 from kvitals.config import NotifyTarget
@@ -180,7 +181,7 @@ async def post(session: aiohttp.ClientSession, wanted: JsonPost) -> Answer:
         body = await response.content.read(MAX_ANSWER_BYTES)
         if 300 <= response.status < 400:
             return Answer(response.status, f"it redirects ({response.status}); configure the address that it means")
-        said = " ".join(body.decode("utf-8", "replace").split())[:200]
+        said = plain.line(body.decode("utf-8", "replace"))[:200]  # logged, and shown as the target's last error
         wait = asked_pause(response.headers, time.time())
         return Answer(response.status, f"HTTP {response.status}: {said}".rstrip(": "), wait)
 

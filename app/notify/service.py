@@ -25,7 +25,7 @@ from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.notice_requests import wants
 from kvitals.app.notify.order import Card, EntityKey, Line, card, entity_key
-from kvitals.app.notify.queue import MessageOutcome, OpenIncident, Spool, SpoolError, WaitingMessage
+from kvitals.app.notify.queue import MessageOutcome, Spool, SpoolError, WaitingMessage
 from kvitals.app.notify.sending import Sender
 from kvitals.config import MuteTable, NotifyTable
 
@@ -37,6 +37,8 @@ MAX_DIAGNOSES = 4
 """At the same time; each may be a look at a whole fleet."""
 MAX_MESSAGES = 64
 """That are dealt with at the same time; most of them wait for their diagnosis."""
+MAX_LOOKS = 64
+"""At incidents without a cause at the same time, likewise."""
 FORGET_SECONDS = 3 * 86400.0
 """An incident that no message spoke of for so long is forgotten: somebody stopped telling."""
 CLOSE_SECONDS = 5.0
@@ -154,7 +156,7 @@ class Notifier:
 
     async def facts(self) -> Facts:
         """What waits and how the targets fare. Raises SpoolError."""
-        undiagnosed, waiting = await self._in_thread(self._spool.counts)
+        undiagnosed, incidents, waiting = await self._in_thread(self._spool.counts)
         targets = {
             name: TargetFacts(
                 waiting=waiting.get(name, (0, ""))[0],
@@ -167,8 +169,7 @@ class Notifier:
             )
             for name, sender in self._senders.items()
         }
-        open_ = await self._in_thread(self._spool.incidents)
-        return Facts(self.counts["messages"], undiagnosed, len(open_), dict(self.counts), targets)
+        return Facts(self.counts["messages"], undiagnosed, incidents, dict(self.counts), targets)
 
     async def _work(self) -> None:
         """Begin with what waits, the most urgent first, and look again at what has no cause yet."""
@@ -217,7 +218,7 @@ class Notifier:
             async with self._exclusive(card.entities):
                 waiting = await self._in_thread(lambda: self._spool.message(card.id))
                 if waiting is not None:
-                    await self._done(waiting.id, await self._outcome(waiting, card.came))
+                    await self._done(waiting.id, await self._outcome(waiting, card))
         except SpoolError as error:
             _log.warning("the queue of messages cannot be read or written; retrying", why=str(error))
         except Exception:  # what nobody expected ends nothing
@@ -239,33 +240,36 @@ class Notifier:
 
     async def _look_again(self) -> float:
         """Begin to look at incidents whose cause is not known, when it is time. Seconds until it is again."""
-        without = {one.id: one for one in await self._in_thread(self._spool.incidents) if not one.code}
-        self._looks = {name: self._looks.get(name, (self._clock(), 0)) for name in without}
+        now = self._clock()
+        self._looks = {n: self._looks.get(n, (now, 0)) for n in await self._in_thread(self._spool.undiagnosed)}
         soonest = LOOK_SECONDS
-        for name, incident in without.items():
-            since, looks = self._looks[name]
+        for name, (since, looks) in self._looks.items():
             if looks >= len(AGAIN_SECONDS) or name in self._looking:
                 continue
-            wait = since + AGAIN_SECONDS[looks] - self._clock()
-            if wait <= 0:
+            wait = since + AGAIN_SECONDS[looks] - now
+            if wait > 0:
+                soonest = min(soonest, wait)
+            elif len(self._looking) < MAX_LOOKS:  # one that ends wakes the next
                 self._looks[name] = (since, looks + 1)
-                self._looking[name] = asyncio.create_task(self._look_at(incident), name=f"look at {name}")
-                wait = 0.0
-            soonest = min(soonest, wait)
+                self._looking[name] = asyncio.create_task(self._look_at(name), name=f"look at {name}")
+                soonest = 0.0
         return soonest
 
-    async def _look_at(self, incident: OpenIncident) -> None:
+    async def _look_at(self, name: str) -> None:
         """A later diagnosis of an incident, which is told where the incident still goes on without a cause."""
         try:
+            incident = await self._in_thread(lambda: self._spool.incident(name))
+            if incident is None:
+                return
             found = await self._diagnosis(asked_again(incident, self._clock()))
             async with self._exclusive([entity_key(incident.entity)]):
-                known = await self._in_thread(self._spool.incidents)
-                for now in (one for one in known if one.id == incident.id and not one.code):
+                now = await self._in_thread(lambda: self._spool.incident(name))
+                if now is not None and not now.code:
                     await self._done(None, self._counted(look_again(now, found, self._clock())))
         except SpoolError as error:
             _log.warning("an incident cannot be written; retrying", why=str(error))
         finally:
-            del self._looking[incident.id]
+            del self._looking[name]
             self._some.set()
 
     async def _done(self, message: int | None, outcome: MessageOutcome) -> None:
@@ -273,11 +277,11 @@ class Notifier:
         for sender in self._senders.values():
             sender.look()
 
-    async def _outcome(self, waiting: WaitingMessage, came: float) -> MessageOutcome:
-        known = await self._in_thread(self._spool.incidents)
+    async def _outcome(self, waiting: WaitingMessage, card: Card) -> MessageOutcome:
+        known = await self._in_thread(lambda: self._spool.incidents(card.entities))
         rules = Rules(self._table.repeat, self._table.page, self._mutes())
         try:
-            diagnose = partial(self._diagnosis_until, until=came + FIRST_SECONDS)
+            diagnose = partial(self._diagnosis_until, until=card.came + FIRST_SECONDS)
             settled = await settle(await self._read(waiting.body), waiting.received, known, diagnose, rules)
         except Exception as error:  # it must not hold up what comes after it, nor be lost
             why = repr(error)

@@ -18,7 +18,7 @@ from kvitals.series.history.downsample import visible
 from kvitals.series.history.schema import SEGMENT_BITS
 from kvitals.series.history.wal_codec import Ids
 from kvitals.series.promql import PromQLError
-from kvitals.series.series_view import Columns
+from kvitals.series.row_blocks import Columns
 from kvitals.series.types import STALE, Floats, Frame, Labels, is_stale
 
 TOO_MANY = "the query touches too many samples of history: select fewer series or a shorter range"

@@ -23,7 +23,7 @@ from kvitals.series.promql.nodes import Call, Expr, Range, Selector, Subquery
 from kvitals.series.promql.promql_error import PromQLError
 from kvitals.series.promql.selection import HALF_MILLISECOND, SelectedWindows, empty, milliseconds
 from kvitals.series.promql.windows import RANGE_FUNCTIONS, SampleWindows
-from kvitals.series.series_view import Columns
+from kvitals.series.row_blocks import Columns
 from kvitals.series.types import STALE, Bools, Floats, LabelSets, is_stale
 from kvitals.series.window import Window
 

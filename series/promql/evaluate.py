@@ -13,13 +13,13 @@ Known differences, none of which a rule should rest on:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kvitals.series.promql import aggregate, binary, functions, selection
+from kvitals.series.promql import aggregate, binary, functions, selection, windows
 from kvitals.series.promql.batch import ExpressionBatch, Shared
 from kvitals.series.promql.check import check, type_of
 from kvitals.series.promql.grid import Grid, Ints, QueryBudget, without_names
@@ -307,19 +307,24 @@ class Evaluation:
     def _over_range(self, call: Call) -> Grid:
         """A function of a range vector, with the scalars that some of them take before or after it."""
         scalars = [self.scalar(a) for a in call.args if not isinstance(a, _OVER_TIME)]
-        selected = self._range(next(a for a in call.args if isinstance(a, _OVER_TIME)))
-        self.budget.take(len(self.steps) * len(selected.labels))
-        results = []
-        for windows in (part for whole in selected.windows for part in whole.in_parts()):
-            if call.func == "quantile_over_time":
-                results.append(quantile_over_time(windows, scalars[0]))
-            elif call.func == "predict_linear":
-                results.append(predict_linear(windows, self.steps, scalars[0]))
-            else:
-                results.append(RANGE_FUNCTIONS[call.func](windows))
-        grid = selected.join(results, len(self.steps)).pruned()
+        over = next(a for a in call.args if isinstance(a, _OVER_TIME))
+        parts = self._parts(over) if isinstance(over, Subquery) else [self._range(over)]
+        grid = selection.side_by_side([self._applied(call, part, scalars) for part in parts], len(self.steps))
         # last_over_time acts like a selector and keeps the name; equal labels cannot arise from one name.
         return grid if call.func == "last_over_time" else without_names(grid, at_all_steps=True)
+
+    def _applied(self, call: Call, selected: selection.SelectedWindows, scalars: Sequence[Floats]) -> Grid:
+        """The function over some series."""
+        self.budget.take(len(self.steps) * len(selected.labels))
+        results = []
+        for some in (part for whole in selected.windows for part in whole.in_parts()):
+            if call.func == "quantile_over_time":
+                results.append(quantile_over_time(some, scalars[0]))
+            elif call.func == "predict_linear":
+                results.append(predict_linear(some, self.steps, scalars[0]))
+            else:
+                results.append(RANGE_FUNCTIONS[call.func](some))
+        return selected.join(results, len(self.steps)).pruned()
 
     def _range(self, expr: Expr) -> selection.SelectedWindows:
         if isinstance(expr, Subquery):
@@ -341,6 +346,31 @@ class Evaluation:
 
     def _subquery(self, expr: Subquery) -> selection.SelectedWindows:
         """The inner expression at all multiples of the step in the range, as if it had been recorded."""
+        inner, ends, length = self._inner(expr)
+        if not len(inner.steps):
+            return selection.SelectedWindows(LabelSets(), [])
+        return selection.select_recorded(inner.steps, inner.vector(expr.expr), ends, length, self.budget)
+
+    def _parts(self, expr: Subquery) -> Iterator[selection.SelectedWindows]:
+        """The same of some series at a time, where that can be: each step has all of them, which can be 100 MB."""
+        selector = _per_series(expr.expr)
+        if selector is None:
+            yield self._subquery(expr)
+            return
+        inner, ends, length = self._inner(expr)
+        if not len(inner.steps):
+            return
+        references = inner.steps - round(selector.offset * 1000)
+        start, end = int(references[0]) - self.lookback, int(references[-1])
+        blocks = selection.select(self.source, selector.all_matchers(), start, end, self.budget)
+        self.budget.take(len(references) * sum(len(block.labels) for block in blocks))
+        for part in selection.in_parts(blocks, max(windows.PART_CELLS // len(references), 1)):
+            shared: Shared = {selector: selection.instant(part, references, self.lookback)[0]}
+            grid = replace(inner, shared=shared).vector(expr.expr)
+            yield selection.select_recorded(inner.steps, grid, ends, length, self.budget)
+
+    def _inner(self, expr: Subquery) -> tuple[Evaluation, Ints, int]:
+        """The evaluation of what is inside, and the end of each window and its length in milliseconds."""
         step = self.subquery_step if expr.step is None else round(expr.step * 1000)
         length = round(expr.range * 1000)
         ends = self.steps - round(expr.offset * 1000)
@@ -348,7 +378,17 @@ class Evaluation:
         last = self.end - round(expr.offset * 1000)
         self.budget.take(max(0, (last - first) // step + 1))
         steps = np.arange(first, last + 1, step, dtype=np.int64)
-        if not len(steps):
-            return selection.SelectedWindows(LabelSets(), [])
-        grid = replace(self, steps=steps, end=last, shared={}).vector(expr.expr)
-        return selection.select_recorded(steps, grid, ends, length, self.budget)
+        return replace(self, steps=steps, end=last, shared={}), ends, length
+
+
+def _per_series(expr: Expr) -> Selector | None:
+    """The selector of an expression that has for each of its series a value of that series alone; None of any other,
+    and of one that selects several names, which may be the same without them."""
+    if isinstance(expr, Selector):
+        return expr if expr.name else None
+    if isinstance(expr, Unary):
+        return _per_series(expr.expr)
+    if not isinstance(expr, Binary) or expr.op in SET_OPERATORS:
+        return None
+    left, right = isinstance(expr.left, NumberLiteral), isinstance(expr.right, NumberLiteral)
+    return None if left == right else _per_series(expr.right if left else expr.left)

@@ -6,7 +6,7 @@ whatever the rounding of seconds in a double.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,10 @@ class SeriesBlock:
     times: Ints
     values: Floats
     labels: LabelSets
+
+    def columns(self, first: int, end: int) -> SeriesBlock:
+        """Some of the series."""
+        return SeriesBlock(self.times, self.values[:, first:end], LabelSets(self.labels[first:end]))
 
 
 def select(
@@ -130,27 +134,65 @@ def instant(blocks: list[SeriesBlock], references: Ints, lookback: int) -> tuple
 
     A series whose newest cell there is `STALE` has no value: it ended, or was not sampled.
     """
-    labels: list[Labels] = []
-    values: list[Floats] = []
-    present: list[Bools] = []
-    times: list[Ints] = []
+    labels = LabelSets(one for block in blocks for one in block.labels)
+    values = np.empty((len(references), len(labels)))
+    sampled: list[Ints] = []  # by block: int64[N]
+    stale: list[Bools] = []
+    left = 0
     for block in blocks:
-        rows = block.times.searchsorted(references, "right") - 1
-        picked = block.values[rows]  # row -1 is the last row; masked out just below
+        place = slice(left, left + len(block.labels))
+        rows = block.times.searchsorted(references, "right") - 1  # row -1 is the last row; masked out just below
         at = block.times[rows]
-        fresh = (rows >= 0) & (at >= references - lookback)
-        labels += block.labels
-        values.append(picked)
-        present.append(fresh[:, None] & ~is_stale(picked))
-        times.append(np.broadcast_to(at[:, None], picked.shape))
-    if not blocks:
-        return empty(len(references)), np.zeros((len(references), 0), dtype=np.int64)
-    grid = Grid(LabelSets(labels), np.hstack(values), np.hstack(present))
-    alive = np.flatnonzero(grid.present.any(axis=0))
-    sampled = np.hstack(times)
-    if len(alive) < len(grid.labels):
-        return grid.pick(alive), sampled[:, alive]
-    return grid, sampled
+        block.values.take(rows, axis=0, out=values[:, place], mode="wrap")
+        sampled.append(at)
+        stale.append((rows < 0) | (at < references - lookback))
+        left = place.stop
+    present = ~is_stale(values)
+    left = 0
+    for block, old in zip(blocks, stale, strict=True):
+        if old.any():
+            present[old, left : left + len(block.labels)] = False
+        left += len(block.labels)
+    grid = Grid(labels, values, present)
+    alive = np.flatnonzero(present.any(axis=0))
+    if len(alive) < len(labels):
+        grid = grid.pick(alive)
+    return grid, _times(sampled, [len(block.labels) for block in blocks], alive, len(references))
+
+
+def _times(sampled: list[Ints], sizes: list[int], alive: Ints, steps: int) -> Ints:
+    """By step and series when it was sampled: int64[N, S], a view where all were sampled together."""
+    if not len(alive):
+        return np.zeros((steps, 0), dtype=np.int64)
+    of = np.repeat(np.arange(len(sampled)), sizes)[alive]
+    if of[0] == of[-1]:
+        return np.broadcast_to(sampled[of[0]][:, None], (steps, len(alive)))
+    found: Ints = np.stack(sampled, axis=1)[:, of]
+    return found
+
+
+def in_parts(blocks: Sequence[SeriesBlock], most: int) -> Iterator[list[SeriesBlock]]:
+    """The blocks, so many series at a time."""
+    part: list[SeriesBlock] = []
+    room = most
+    for block in blocks:
+        for first in range(0, len(block.labels), most):
+            some = block if len(block.labels) <= most else block.columns(first, first + most)
+            if part and len(some.labels) > room:
+                yield part
+                part, room = [], most
+            part.append(some)
+            room -= len(some.labels)
+    if part:
+        yield part
+
+
+def side_by_side(grids: Sequence[Grid], steps: int) -> Grid:
+    """One grid of several that have no series in common."""
+    if len(grids) < 2:
+        return grids[0] if grids else empty(steps)
+    labels = LabelSets(one for grid in grids for one in grid.labels)
+    return Grid(labels, np.hstack([grid.values for grid in grids]), np.hstack([grid.present for grid in grids]))
 
 
 def empty(steps: int) -> Grid:

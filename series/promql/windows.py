@@ -21,8 +21,8 @@ Result = tuple[Floats, Bools]
 MAX_CELLS = 100_000
 """Of windows that are laid side by side: less than a megabyte."""
 
-PART_CELLS = 250_000
-"""Of the samples that a function is given at a time: some 15 MB with what it makes of them."""
+PART_CELLS = 100_000
+"""Of the samples that a function is given at a time: some 6 MB with what it makes of them."""
 
 
 @dataclass

@@ -19,7 +19,7 @@ from kvitals.app.escaping import html, markdown, plain
 from kvitals.app.escaping.terminal import SafeConsole
 from kvitals.app.notify.notice import Action, Link, Notice, NoticeAlert, NoticeNumber
 from kvitals.app.notify.notice_requests import request
-from kvitals.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget
+from kvitals.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
 
 TextCheck = Callable[[str], None]
 URL = "https://wiki.example.org/KVC01.html"
@@ -103,9 +103,16 @@ def pagerduty(text: str) -> None:
     assert {one["href"] for one in sent["links"]} == {URL}
 
 
+def webhook(text: str) -> None:
+    """A webhook's JSON: every text of the notice, with its line breaks and tabs and nothing else that is obeyed."""
+    for one in _strings(_sent(WebhookTarget(url="http://127.0.0.1:9"), text)):
+        assert not plain.ODD.search(one.replace("\n", "").replace("\t", "")), one[:200]
+
+
 def alertmanager(text: str) -> None:
-    """Annotations: no tag, link or mention begins in them."""
+    """Labels are plain text; in annotations no tag, link or mention begins."""
     for one in _sent(AlertmanagerTarget(url="http://127.0.0.1:9093"), text):
+        assert not any(plain.ODD.search(said) for said in _strings(one["labels"]))
         for said in one["annotations"].values():
             assert not plain.ODD.search(said) and len(said) <= 4000
             assert not re.search(r"<[!@#/A-Za-z]", said), said[:200]
@@ -172,8 +179,8 @@ def terminal(text: str) -> None:
 
 
 CHECKS: dict[str, TextCheck] = {
-    "slack": slack, "pagerduty": pagerduty, "alertmanager": alertmanager, "html": page, "markdown": document,
-    "terminal": terminal,
+    "slack": slack, "pagerduty": pagerduty, "alertmanager": alertmanager, "webhook": webhook, "html": page,
+    "markdown": document, "terminal": terminal,
 }  # fmt: skip
 TOKENS = tuple(one.encode("utf-8", "replace") for one in HOSTILE if len(one) < 100)
 

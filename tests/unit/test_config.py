@@ -274,6 +274,13 @@ def test_every_problem_is_said_at_once() -> None:
     assert len(str(error.value).splitlines()) == 4
 
 
+def test_of_many_problems_the_first_are_said_and_the_rest_is_counted() -> None:
+    with pytest.raises(ConfigError) as error:
+        made("[agent]\n" + "\n".join(f"wrong_{n} = 1" for n in range(1500)))
+    lines = str(error.value).splitlines()
+    assert len(lines) == 21 and lines[-1].endswith(": and 1,480 more problems")
+
+
 @pytest.mark.parametrize(
     ("text", "url"),
     [

@@ -23,7 +23,7 @@ from kvitals.app.moments import parse_past as parse_past
 from kvitals.app.pipeline import Setup
 from kvitals.config import Config, ConfigError, check_codes, normal_url
 from kvitals.config import load as load_config
-from kvitals.config.checks import host_and_port
+from kvitals.config.checks import first_of, host_and_port
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.loader import load as load_knowledge
@@ -176,8 +176,8 @@ def knowledge(directories: Sequence[Path]) -> Knowledge:
     """The knowledge, the user's own rules included; broken files are named and left out."""
     found = load_knowledge(directories)
     console = status_console()
-    for problem in found.problems:
-        console.print(f"left out: {problem}", style="yellow")
+    for line in first_of([f"left out: {problem}" for problem in found.problems]):
+        console.print(line, style="yellow")
     return found
 
 

@@ -20,6 +20,7 @@ from kvitals.app.history_recorder import history_file
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.live import Collector
 from kvitals.config import ConfigError, check_codes, find, load
+from kvitals.config.checks import first_of
 from kvitals.diagnoser.inspect import inspect
 from kvitals.diagnoser.text import render
 from kvitals.rules.inspection import InspectedTarget
@@ -97,7 +98,7 @@ def check(args: argparse.Namespace) -> int:
     console = answer_console()
     console.print(Text(f"{path}: valid" if not problems else f"{path}: valid, with problems", style="bold"))
     console.print(_grid(_settings(chosen)))
-    for problem in problems:
+    for problem in first_of(problems):
         console.print(Padding(Text(f"✗ {problem}", style="red"), (0, 0, 0, 2)))
     if args.offline:
         return EXIT_FINDINGS if problems else EXIT_HEALTHY
@@ -142,9 +143,9 @@ def _print_targets(
     up = [target for target in targets if target.up]
     console.print(Text("targets", style="bold"))
     console.print(_grid((f"✓ {target.engine}", _what(target)) for target in up))
-    for complaint in complaints:
+    for complaint in first_of(complaints, "target"):
         console.print(Padding(Text(f"✗ {complaint}", style="red"), (0, 0, 0, 2)))
-    for note in notes:
+    for note in first_of(notes, "note"):
         console.print(Padding(Text(note, style="dim"), (0, 0, 0, 2)))
     if complaints:
         console.print(

@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from kvitals.app.errors import UsageError
+from kvitals.config.checks import first_of
 from kvitals.dashboards.lint.defect import Defect, Document, Report
 from kvitals.dashboards.lint.grafana_server import GrafanaAccess, read_grafana
 from kvitals.dashboards.lint.lint import lint
@@ -28,6 +29,9 @@ from kvitals.rules.engine_map import systems
 from kvitals.ui.cli.common import add_rules_option, answer_console, knowledge, status_console
 
 EXIT_CLEAN, EXIT_DEFECTS, EXIT_NOT_ALL = 0, 1, 3
+
+MOST_SHOWN = 200
+"""Defects on the terminal; the report as JSON has all."""
 
 
 def add(commands: Any) -> None:
@@ -82,18 +86,20 @@ def do(args: argparse.Namespace) -> int:
 
 
 def show(report: Report, console: Console) -> None:
-    """Print a report, document by document, place by place."""
-    for document, defects in groupby(report.defects, lambda one: one.document):
+    """Print a report, document by document, place by place; of thousands of defects the first."""
+    for document, defects in groupby(report.defects[:MOST_SHOWN], lambda one: one.document):
         console.print(Text(document, style="bold"))
         for place, found in groupby(defects, lambda one: (one.place, one.query)):
             console.print(_indent(Text(place[0], style="bold cyan"), 2))
             _show_query(_clipped(place[1]), "dim", 4, console)
             _show_defects(list(found), console)
         console.print()
-    for one in report.unread:
-        where = Text(f"{one.document}: {one.place}: {_brief(one.why)}", style="dim")
-        console.print(where, soft_wrap=True)
-    for line in report.left_out:
+    if (more := len(report.defects) - MOST_SHOWN) > 0:
+        console.print(Text(f"and {several(more, 'defect')} more; --json has all", style="bold"))
+    unread = [f"{one.document}: {one.place}: {_brief(one.why)}" for one in report.unread]
+    for line in first_of(unread, "unread place", MOST_SHOWN):
+        console.print(Text(line, style="dim"), soft_wrap=True)
+    for line in first_of(report.left_out, "file", MOST_SHOWN):
         status_console().print(line, style="yellow", soft_wrap=True)
     console.print(_summary(report))
 

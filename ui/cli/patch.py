@@ -19,6 +19,7 @@ from kvitals.app.patch.proposal import PatchProposal, PatchRequest, propose
 from kvitals.app.sources.live import Collector, agent_document
 from kvitals.app.sources.prometheus_fleet import judge_server
 from kvitals.app.sources.recording import Moments, judge_recording, span_of
+from kvitals.config.checks import first_of
 from kvitals.rules.finding import Triage
 from kvitals.series.files import read_regular
 from kvitals.ui.cli import prometheus
@@ -100,7 +101,7 @@ def _answer(proposal: PatchProposal, args: argparse.Namespace, has_files: bool) 
         print(proposal.description, end="")
     if has_files and not proposal.diff:
         status_console().print(f"The files have the setting already: {proposal.setting}", style="yellow")
-    for warning in proposal.warnings:
+    for warning in first_of(proposal.warnings, "warning"):
         print(f"warning: {plain.clip(warning, MAX_WARNING)}", file=sys.stderr)
     sys.stdout.write(proposal.diff)
 

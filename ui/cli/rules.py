@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvitals.app.errors import UsageError
+from kvitals.config.checks import first_of
 from kvitals.dashboards import runbooks_site
 from kvitals.rules.loader import Knowledge, load
 from kvitals.rules.model import Rule
@@ -77,6 +78,6 @@ def site(args: argparse.Namespace) -> int:
 
 
 def _problems(knowledge: Knowledge, console: Console) -> int:
-    for problem in knowledge.problems:
-        console.print(f"{problem}", style="red", soft_wrap=True)
+    for line in first_of([str(problem) for problem in knowledge.problems]):
+        console.print(line, style="red", soft_wrap=True)
     return 1 if knowledge.problems else 0

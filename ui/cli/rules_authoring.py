@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from kvitals.app.errors import UsageError
+from kvitals.config.checks import first_of
 from kvitals.diagnoser.cases.case import CaseFile, read, read_all
 from kvitals.diagnoser.cases.running import Bench
 from kvitals.rules import authoring
@@ -204,8 +205,8 @@ def _console() -> Console:
 
 
 def _end(problems: Sequence[KnowledgeProblem], what: str, console: Console) -> int:
-    for problem in problems:
-        console.print(str(problem), style="red")
+    for line in first_of([str(problem) for problem in problems]):
+        console.print(line, style="red")
     if problems:
         console.print(f"{what}: {_number(len(problems), 'problem')}")
         return EXIT_FINDINGS

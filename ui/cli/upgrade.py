@@ -26,6 +26,7 @@ from kvitals.app.upgrade import (
     as_json,
     compare_versions,
 )
+from kvitals.config.checks import first_of
 from kvitals.dashboards.lint.defect import Document
 from kvitals.dashboards.lint.reading import ReadingError, read_path
 from kvitals.rules.engine_flags import systems_with_flags
@@ -99,7 +100,7 @@ def do(args: argparse.Namespace) -> int:
 
 def _read(path: Path) -> Sequence[Document]:
     found, missed = read_path(path)
-    for line in missed:
+    for line in first_of(missed, "file"):
         status_console().print(line, style="yellow", soft_wrap=True)
     return found
 
@@ -123,7 +124,7 @@ def show(upgrade: Upgrade, console: Console) -> None:
     _section(console, "Levers with another setting", "", changed)
     _show_new(upgrade, console)
     _section(console, "Check on the command line", "yellow", upgrade.doubts)
-    for note in upgrade.notes:
+    for note in first_of(upgrade.notes, "note"):
         console.print(Text(f"Note: {note}.", style="dim"), soft_wrap=True)
     console.print(_verdict(upgrade))
 

@@ -370,7 +370,7 @@ async def _dripping(field: Field, ports: tuple[int, ...], first: dict[int, bytes
 
 
 async def _serving(field: Field, port: int, page: Callable[[], bytes]) -> Report:
-    """Answer every request on a port with a page."""
+    """Answer every request on a port with a page. The agent may close the connection within one that it refuses."""
     served = 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -380,9 +380,9 @@ async def _serving(field: Field, port: int, page: Callable[[], bytes]) -> Report
                 await reader.readuntil(b"\r\n\r\n")
                 body = page()
                 head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n\r\n"
+                served += 1
                 writer.write(head % len(body) + body)
                 await writer.drain()
-                served += 1
         writer.close()
 
     server = await asyncio.start_server(answer, HOST, port)

@@ -49,7 +49,7 @@ class Good:
         self.sent = {"tap": 0, "otlp": 0, "log": 0}
         self.broken: list[str] = []
         self.latencies: list[float] = []
-        self.direct: list[float] = []  # of the same requests to the engine itself, to be compared with
+        self.direct: list[float] = []  # of the same requests without the tap, to be compared with
         self.pages: list[float] = []  # seconds of each page of the agent
         self.no_page = 0
         self.otlp_again = 0
@@ -60,7 +60,7 @@ class Good:
         ) as session:
             tasks = [
                 *(asyncio.create_task(self._stream()) for _ in range(STREAMS)),
-                asyncio.create_task(self._compare()),
+                *(asyncio.create_task(self._compare()) for _ in range(STREAMS)),
                 asyncio.create_task(self._export(session)),
                 asyncio.create_task(self._write()),
             ]

@@ -127,7 +127,7 @@ class Fared:
 
     @property
     def p99_direct(self) -> float:
-        """Of the same without the tap: what the machine and the engine make of them at that time."""
+        """Of the same where `Stage.compared_port` leads: what the machine and the engine make of them at that time."""
         return _p99(self.direct)
 
 
@@ -271,10 +271,14 @@ class Stage:
         stdin.write(f"{word}\n".encode())
         return Fared(**json.loads(await asyncio.wait_for(stdout.readline(), 60)))
 
+    async def compared_port(self) -> int:
+        """Where the good client sends the requests that those through the tap are compared with."""
+        return self.engine_port
+
     async def start_good(self) -> None:
         told = {
             "tap": self.ports.tap,
-            "engine": self.engine_port,
+            "engine": await self.compared_port(),
             "otlp": self.ports.http,
             "agent": self.ports.agent,
             "log": str(self.good_log),
@@ -288,6 +292,13 @@ class Stage:
     def _env(self) -> dict[str, str]:
         own = {"HOME": str(self.home), "XDG_STATE_HOME": str(self.home / "state"), "TMPDIR": str(self.home / "tmp")}
         return {"PATH": os.environ.get("PATH", ""), "NO_COLOR": "1", **own}
+
+    async def start_relay(self) -> int:
+        """A relay to the engine that only passes bytes on; its port."""
+        port = free_port()
+        command = [sys.executable, "-m", "tests.chaos.requests.relay", str(port), str(self.engine_port)]
+        await self._start("relay", command, f"http://{HOST}:{port}/metrics")
+        return port
 
     async def _start(self, name: str, command: Sequence[str], ready: str, *, pipes: bool = False) -> Program:
         log = self.home / "logs" / f"{name}.log"

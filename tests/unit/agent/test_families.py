@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_stage import Watched, page
 
-from kvitals.agent.collectors.page_reading import MAX_NAME_SERIES
+from kvitals.agent.collectors.page_parser import MAX_NAME_SERIES
 from kvitals.agent.families import VERSION
 from kvitals.rules.engine_map import load_map
 from kvitals.series.types import Labels

@@ -89,15 +89,18 @@ async def hanging_up(writer: asyncio.StreamWriter) -> None:
 
 
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
-BOMB = gzip.compress(b"x 1\n" * 2**23)  # 32 MB
+LINE = b'vllm:x{a="%s"} 1\n' % (b"a" * 240)
+CHUNK = b"%x\r\n%s\r\n" % (len(LINE), LINE)
+BOMB = gzip.compress(LINE * 2**17)  # 32 MB
 HOSTILE: dict[str, tuple[Writes, set[str]]] = {
     "one byte at a time": (over_and_over(OK + b"Content-Length: 99999\r\n\r\n", b"#", 0.02), {"timeout"}),
     "one byte at a time, chunked": (over_and_over(CHUNKED, b"1\r\n#\r\n", 0.02), {"timeout"}),
     "headers one at a time": (over_and_over(OK, b"X-A: b\r\n", 0.02), {"timeout"}),
     "half open: no answer at all": (sending(b""), {"timeout"}),
     "half open: headers and then nothing": (sending(OK + b"Content-Length: 100\r\n\r\n"), {"timeout"}),
-    "endless": (over_and_over(OK + b"\r\n", b"vllm:x 1\n" * 5000), {"too_large", "timeout"}),
-    "endless, chunked": (over_and_over(CHUNKED, b"9\r\nvllm:x 1\n\r\n" * 2000), {"too_large", "timeout"}),
+    "endless": (over_and_over(OK + b"\r\n", LINE * 200), {"too_large", "timeout"}),
+    "endless, chunked": (over_and_over(CHUNKED, CHUNK * 80), {"too_large", "timeout"}),
+    "endless short lines": (over_and_over(OK + b"\r\n", b"vllm:x 1\n" * 5000), {"too_many_lines", "timeout"}),
     "endless headers": (over_and_over(OK, b"X-A: " + b"a" * 4000 + b"\r\n"), {"not_http", "too_long", "timeout"}),
     "gzip bomb": (
         sending(OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB) + BOMB), {"bad_compression"}
@@ -412,8 +415,10 @@ def test_the_time_for_the_largest_pages_is_bounded() -> None:
 async def test_a_large_body_is_put_together_in_a_thread(
     size: int, joined: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    body = (b"#" * 63 + b"\n") * (size // 64)
+
     async def answer(writer: asyncio.StreamWriter) -> None:
-        writer.write(OK + b"Content-Length: %d\r\n\r\n" % size + b"\n" * size)
+        writer.write(OK + b"Content-Length: %d\r\n\r\n" % size + body)
 
     threads = []
     to_thread = asyncio.to_thread
@@ -426,8 +431,20 @@ async def test_a_large_body_is_put_together_in_a_thread(
     async with serving(answer) as address, ScrapeSense(Window(3600, 1000)) as sense:
         (record, *_) = await sense.read(sense.add(Scraped(url=address, timeout=60)))
     assert isinstance(record, ScrapeRecord)
-    assert record.body == b"\n" * size
+    assert record.body == body
     assert len(threads) == joined
+
+
+async def test_a_page_of_too_many_lines_is_read_no_further_than_to_these() -> None:
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(OK + b"Content-Length: %d\r\n\r\n" % (16 * MB) + b"\n" * (2 * MB))
+        await asyncio.sleep(30)
+
+    async with serving(answer) as address, ScrapeSense(Window(3600, 1000)) as sense:
+        (record, *_) = await asyncio.wait_for(sense.read(sense.add(Scraped(url=address, timeout=60))), 10)
+    assert isinstance(record, ScrapeRecord)
+    assert (record.reason, record.body) == ("too_many_lines", b"")
+    assert "more than 200000 lines" in record.message
 
 
 async def test_a_large_page_is_parsed_in_a_thread() -> None:

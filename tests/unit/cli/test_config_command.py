@@ -99,6 +99,29 @@ def test_the_file_alone(text: str, code: int, part: str, capsys: pytest.CaptureF
     assert part in out + err
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (f"wrong_{n} = 1" for n in range(12_000)),
+        (f"[wrong_{n}]" for n in range(12_000)),
+        (f"[[target]]\nurl = '{n} {n}'" for n in range(3_000)),
+        (f'[[mute]]\nrule = "KVX{n}"\nreason = "x"' for n in range(3_000)),
+        (f"{'k' * 900_000}{n} = 1" for n in range(1)),
+    ],
+    ids=["keys", "tables", "targets", "mutes", "a long key"],
+)
+def test_of_thousands_of_problems_the_first_are_listed(
+    lines: Iterator[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """12,000 wrong keys printed 2.5 MB."""
+    path = tmp_path / "kvitals.toml"
+    path.write_text("\n".join(lines))
+    ended, out, err = run(capsys, "config", "check", str(path), "--offline")
+    assert ended in (1, 2)
+    assert len(out + err) < 20_000
+    assert len((out + err).splitlines()) < 200
+
+
 def test_a_file_that_is_not_there_names_the_command_that_writes_it(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -203,3 +203,11 @@ def test_a_folder_may_hold_files_of_other_kinds(tmp_path: Path) -> None:
 def test_a_query_over_the_engines_own_names_is_read_whole() -> None:
     name = "vllm:" + "a" * 20_000
     assert str(OpenedQuery(f"rate({name}[5m])").expr) == f"rate({name}[5m])"
+
+
+def test_of_thousands_of_defects_the_first_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = [{"alert": f"A{n}", "expr": "rate(vllm:num_requests_running[5m]) > 0"} for n in range(1000)]
+    (tmp_path / "rules.yaml").write_text(json.dumps({"groups": [{"name": "g", "rules": rules}]}))
+    assert run(str(tmp_path / "rules.yaml")) == 1
+    shown = capsys.readouterr().out
+    assert "800 defects more; --json has all" in shown and shown.count("vllm:num_requests_running") < 1000

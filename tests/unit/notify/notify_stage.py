@@ -78,7 +78,7 @@ class Stand:
         status, headers = self.answers.pop(0) if self.answers else (200, {})
         self.came.append((request.path, dict(request.headers), json.loads(await request.read())))
         self._some.set()
-        return web.Response(status=status, headers=headers, text="said by the stand-in")
+        return web.Response(status=status, headers=headers, text="said by the stand-in \x1b[2J \u202eok")
 
     async def count(self, wanted: int) -> None:
         """Wait until so many came."""

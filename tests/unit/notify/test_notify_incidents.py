@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from kvitals.app.notify import incident_tracker
 from kvitals.app.notify.incident_tracker import Rules, SettledMessage, settle
 from kvitals.app.notify.incoming import OURS, Alert, IncomingError, read
-from kvitals.app.notify.notice import Notice
+from kvitals.app.notify.notice import Link, Notice, links
 from kvitals.app.notify.queue import OpenIncident
 from kvitals.config import MuteTable
 from kvitals.rules.finding import Triage
@@ -197,3 +198,19 @@ def test_a_message_is_bounded() -> None:
 )
 def test_severities_of_others(text: str, severity: str) -> None:
     assert Alert("firing", {"severity": text}).severity == severity
+
+
+async def test_an_incident_remembers_a_bounded_number_of_alerts(
+    full_cache: Triage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incident_tracker, "MAX_INCIDENT_ALERTS", 3)
+    memory = Memory(full_cache)
+    for number in range(5):
+        await memory.tell(alert("LAT01", number=str(number)))
+    (known,) = memory.known.values()
+    assert len(known.open) == 3
+
+
+def test_a_link_has_no_character_that_turns_the_line_around() -> None:
+    bad = Alert("firing", {}, {"runbook_url": "https://a/\u202egpj"})
+    assert links([bad], "", "https://b/\x7f", "https://c") == [Link("kvitals", "https://c")]

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import ssl
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from io import BytesIO
@@ -16,17 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from kvitals.app.escaping import plain
 from kvitals.app.notify import intake, queue, sending, service, shares
 from kvitals.app.notify.finding_match import DiagnosisRequest
 from kvitals.app.notify.intake import PATH, add_notify
 from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.notify_families import series
-from kvitals.app.notify.queue import DEAD, FILE, MessageOutcome, Spool, SpoolError
+from kvitals.app.notify.queue import DEAD, FILE, MessageOutcome, OpenIncident, Spool, SpoolError
 from kvitals.app.notify.sending import asked_pause, pause
 from kvitals.app.notify.service import Notifier, TargetFacts
 from kvitals.app.notify.shares import SenderShares
@@ -124,6 +127,7 @@ async def test_what_is_refused_is_a_dead_letter(status: int, why: str, full_cach
             await settled(notifier, dead=1, waiting=0)
     line = json.loads((tmp_path / DEAD).read_text())
     assert why in line["why"] and line["target"] == "webhook-1" and line["notice"]["code"] == "KVC01"
+    assert not plain.ODD.search(line["why"])  # of what the target answered
 
 
 async def test_what_fails_for_too_long_is_a_dead_letter(full_cache: Triage, tmp_path: Path) -> None:
@@ -322,9 +326,65 @@ def test_a_queue_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     kept.close()
     with closing(sqlite3.connect(tmp_path / FILE)) as file:
         file.execute("ALTER TABLE delivery DROP COLUMN page")
+        file.executescript("DROP INDEX of_entity; DROP INDEX of_code")
+        for name in ("entity", "code"):
+            file.execute(f"ALTER TABLE incident DROP COLUMN {name}")
+        for one in (incident("a", "x"), incident("b", "y", code="KVC01")):
+            file.execute("INSERT INTO incident VALUES (?, 1, ?)", (one.id, msgspec.json.encode(one)))
+        file.commit()
     kept.open()
     assert kept.due("t", 1.0) is None
+    assert [one.id for one in kept.incidents([(("engine", "y"),)])] == ["b"]
+    assert kept.undiagnosed() == ["a"]
     kept.close()
+
+
+def incident(name: str, engine: str, code: str = "") -> OpenIncident:
+    return OpenIncident(
+        id=name, entity={"engine": engine}, code=code, title="", severity="ticket", began=1.0, told=1.0, explains=[],
+        open={},
+    )  # fmt: skip
+
+
+def test_incidents_are_bounded_in_all_and_of_one_entity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were bounded once in seven hours, and each message read all of them, which held the loop for 0.13 s."""
+    monkeypatch.setattr(queue, "MAX_OPEN", 6)
+    monkeypatch.setattr(queue, "MAX_OF_ENTITY", 3)
+    kept = Spool(tmp_path)
+    kept.open()
+    for at in range(5):
+        kept.done(None, MessageOutcome([incident(f"x{at}", "x")]), float(at))
+    kept.done(None, MessageOutcome([incident(f"y{at}", f"y{at}") for at in range(4)]), 5.0)
+    known = {name: [one.id for one in kept.incidents([(("engine", name),)])] for name in ("x", "y0", "z")}
+    assert known == {"x": ["x3", "x4"], "y0": ["y0"], "z": []}
+    assert kept.counts()[1] == 6
+    assert kept.incident("x2") is None
+    kept.close()
+
+
+async def test_no_more_incidents_are_looked_at_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MAX_LOOKS", 2)
+    monkeypatch.setattr(service, "AGAIN_SECONDS", (0.0,))
+    held, seen = asyncio.Event(), set[str]()
+
+    async def diagnose(about: DiagnosisRequest) -> Diagnosis:
+        seen.add(about.entity["engine"])
+        await held.wait()
+        return Diagnosis("not judged: nobody looks")
+
+    kept = Spool(tmp_path)
+    kept.open()
+    kept.done(None, MessageOutcome([incident(str(n), str(n)) for n in range(5)]), time.time())
+    kept.close()
+    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), None, diagnose) as (
+        notifier,
+        _,
+    ):
+        await asyncio.sleep(0.3)
+        assert len(seen) == len(notifier._looking) == 2
+        held.set()
+        await asyncio.sleep(0.5)
+        assert seen == {"0", "1", "2", "3", "4"}
 
 
 async def test_a_full_queue_asks_to_try_again(

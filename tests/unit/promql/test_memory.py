@@ -15,14 +15,14 @@ from kvitals.series.window import Window
 END = 1_001_790.0
 
 
-def window(series: int, rows: int, text: str = "") -> Window:
-    """Series of 50 metrics, with a sample each 5 s until `END`. text: the value of a label of each."""
+def window(series: int, rows: int, text: str = "", names: int = 50) -> Window:
+    """Series of so many metrics, with a sample each 5 s until `END`. text: the value of a label of each."""
     made = Window(3600, 200_000, 200_000)
     group = made.group("engine")
     columns = [
         column
         for number in range(series)
-        if (column := group.column(Labels({METRIC_NAME: f"m{number % 50}", "i": str(number), "text": text})))
+        if (column := group.column(Labels({METRIC_NAME: f"m{number % names}", "i": str(number), "text": text})))
         is not None
     ]
     for row in range(rows):
@@ -70,3 +70,47 @@ def test_long_label_values_are_not_kept_after_the_query(traced: Callable[[], tup
         copied = f'label_join({EVERY}, "a{number}", "", "i", "text")'
         evaluate(f"count(group by (i, a{number}) ({copied}))", source, END, limits=LIMITS)
     assert traced()[0] - before < 80 << 20  # each makes 9 MB of text
+
+
+def test_a_subquery_takes_its_values_and_those_that_it_selects(traced: Callable[[], tuple[int, int]]) -> None:
+    """Times and copies of both took 31 MB, each time a rule was judged."""
+    source, query = window(5000, 180), f"avg_over_time((label_join({EVERY}, 'x', '', 'i') > 0)[15m:5s])"
+    evaluate(query, source, END, limits=LIMITS)
+    before, _ = traced()
+    tracemalloc.reset_peak()
+    evaluate(query, source, END, limits=LIMITS)
+    cells = 5000 * 180
+    assert traced()[1] - before < 2.5 * 8 * cells
+
+
+def test_a_subquery_of_one_selector_takes_what_it_selects(traced: Callable[[], tuple[int, int]]) -> None:
+    source = window(5000, 180, names=1)
+    evaluate("m0", source, END, limits=LIMITS)
+    before, _ = traced()
+    tracemalloc.reset_peak()
+    evaluate("avg_over_time((m0 > bool 0)[15m:5s])", source, END, limits=LIMITS)
+    assert traced()[1] - before < 1.8 * 8 * 5000 * 180
+
+
+@pytest.mark.parametrize("cells", [1, 400, 5000])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "avg_over_time((m0 > 5)[5m:20s])",
+        "max_over_time((-m0 * 2 > bool -9)[5m:20s] offset 1m)",
+        "quantile_over_time(0.5, m0[3m:7s])",
+        "last_over_time(m0[3m:7s])",
+        "count_over_time((m0 > 1e9)[3m:7s])",
+        "sum_over_time((2 * m9)[3m:7s])",
+    ],
+)
+def test_a_subquery_in_parts_has_the_same_values(cells: int, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = window(300, 60, names=3)
+    other = source.group("other")
+    more = [other.column(Labels({METRIC_NAME: "m0", "i": f"o{n}"})) for n in range(20)]
+    for row in range(20):
+        other.append(END - 13.0 * (20 - row), [one for one in more if one is not None], [float(row)] * 20)
+    whole = evaluate(query, source, END, limits=LIMITS)
+    monkeypatch.setattr("kvitals.series.promql.windows.PART_CELLS", cells)
+    parts = evaluate(query, source, END, limits=LIMITS)
+    assert list(parts) == list(whole)
