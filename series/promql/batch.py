@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvitals.series.panel import PanelRows, SelectionPanel
+from kvitals.series.promql import windows
 from kvitals.series.promql.grid import Grid, Ints, QueryBudget, by_nameless, the_one, without_names
 from kvitals.series.promql.nodes import Call, Expr, Range, Selector, Subquery
 from kvitals.series.promql.promql_error import PromQLError
@@ -162,8 +163,11 @@ class _Ranges:
         if len(sheet.values) * panel.width > MAX_CELLS:
             return
         for func, calls in self._calls.items():
-            windows = sheet.windows(calls.columns, end, self._length, budget)
-            calls.share(shared, *RANGE_FUNCTIONS[func](windows))
+            parts = [
+                RANGE_FUNCTIONS[func](sheet.windows(columns, end, self._length, budget))
+                for columns in sheet.in_parts(calls.columns)
+            ]
+            calls.share(shared, np.hstack([one for one, _ in parts]), np.hstack([one for _, one in parts]))
         for node, labels, columns in self._ranges:
             shared[node] = SelectedWindows(labels, [sheet.windows(columns, end, self._length, budget)])
 
@@ -205,6 +209,12 @@ class _Sheet:
                 all_times[:top, place], all_times[top:, place] = times[0], times[:, None]
                 all_values[top:, place] = values
         return _Sheet(all_times, all_values)
+
+    def in_parts(self, columns: Columns) -> Iterator[Columns]:
+        """Columns, some at a time: functions make several arrays as large as what they are given."""
+        most = max(windows.PART_CELLS // len(self.values), 1)
+        for first in range(0, len(columns), most):
+            yield columns[first : first + most]
 
     def windows(self, columns: Columns, end: int, length: int, budget: QueryBudget) -> SampleWindows:
         """One window over all rows of some columns."""

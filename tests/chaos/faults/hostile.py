@@ -131,6 +131,7 @@ async def files(stage: Stage, told: Told) -> None:
     flat = " ".join(said.split())
     for word in ("pipe.yaml", "zero.yaml", "nowhere.yaml", "aliases", "nested deeper", "UTF-8", "not a regular file"):
         told.expect(word in flat, f"what is said of those rules names no {word}: {said[:600]}")
+    told.expect(len(said) < 50_000, f"{len(said)} characters are said of those rules")
     told.said.append(f"{len(list(bad.rglob('*')))} rule files that are traps: named and left out in {took:.0f} s")
     for name, path in _recordings(stage.folder).items():
         status, said, took = await stage.run([*KVITALS, "triage", str(path)])
@@ -187,8 +188,8 @@ def _trap(folder: Path) -> None:
     (codes / "object.yaml").write_text(f"!!python/object/apply:os.system ['touch {folder.parent / 'escaped'}']\n")
     (folder / "signals" / "list.yaml").write_text("families: [a, b]\nsignals: 3\n")
     (folder / "levers" / "path.yaml").write_text("name: ../../../etc/kvitals-chaos\n")
-    for number in range(1200):
-        (codes / f"many-{number}.yaml").write_text("code: ZZZ\n")
+    for number in range(1200):  # the last ones: of many problems the first are listed
+        (codes / f"zz-many-{number}.yaml").write_text("code: ZZZ\n")
 
 
 def _recordings(folder: Path) -> dict[str, Path]:

@@ -9,6 +9,9 @@ import pytest
 
 from kvitals.agent.exports.api import LIMITS
 from kvitals.series.promql import PromQLError, evaluate
+from kvitals.series.promql.batch import ExpressionBatch
+from kvitals.series.promql.grid import QueryBudget
+from kvitals.series.promql.parse import parse
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 
@@ -114,3 +117,15 @@ def test_a_subquery_in_parts_has_the_same_values(cells: int, query: str, monkeyp
     monkeypatch.setattr("kvitals.series.promql.windows.PART_CELLS", cells)
     parts = evaluate(query, source, END, limits=LIMITS)
     assert list(parts) == list(whole)
+
+
+def test_functions_of_a_batch_are_given_some_series_at_a_time(traced: Callable[[], tuple[int, int]]) -> None:
+    """Each function of 900,000 samples took 12 MB beside the samples, at an interval of 1 s."""
+    source = window(1000, 900)
+    exprs = [parse(f"{func}(m{n}[80m])") for n in range(50) for func in ("avg_over_time", "rate")]
+    batch = ExpressionBatch(exprs, lambda _: source)
+    budget = QueryBudget(10**9, 10**6, float("inf"))
+    before, _ = traced()
+    tracemalloc.reset_peak()
+    batch.fill({}, round(END * 1000), 300_000, budget)
+    assert traced()[1] - before < 1.5 * 8 * 900_000
