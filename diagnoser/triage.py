@@ -46,7 +46,8 @@ def triage(
 ) -> Triage:
     """Rank what was judged at one moment into the answer that people and pipelines read."""
     findings = Findings(judge, judgements, span)
-    untold = _by_rule([j for j in judgements if j.outcome == "unknown"], MAX_OF_A_RULE)
+    core_first = sorted((j for j in judgements if j.outcome == "unknown"), key=lambda j: not j.rule.core)
+    untold = _by_rule(core_first, MAX_OF_A_RULE)
     unknown = [finding for few in untold for finding in findings.of_rule(few, len(few))]
     true = _fired(findings, judgements)
     muted = [_muted(f, mutes, span.at) for f in true if _mute(f, mutes, span.at)]
