@@ -112,15 +112,13 @@ def family_of(metric: str, families: Mapping[str, Family]) -> str | None:
     return None
 
 
-def load(extra: Sequence[Path] = (), *, check_shipped: bool = False) -> Knowledge:
+def load(extra: Sequence[Path] = ()) -> Knowledge:
     """Load the knowledge that ships, then what is in the `extra` directories: rules, levers, signals, parameters.
 
     Parameters of any rule may be given anew, the last directory counts; a code, a lever or a signal that there is may
-    not. A problem in `extra` is recorded in `problems`. check_shipped: every expression that ships is parsed
-    too, which takes half of the time; `rules lint`, the generator and the tests do so. Raises KnowledgeError when what
-    ships is broken.
+    not. Raises KnowledgeError when what ships is broken. A problem in `extra` is recorded in `problems`.
     """
-    shipped = _shipped(ROOT, check_shipped)
+    shipped = _shipped(ROOT)
     knowledge = Knowledge(
         dict(shipped.families),
         dict(shipped.signals),
@@ -139,10 +137,10 @@ def load(extra: Sequence[Path] = (), *, check_shipped: bool = False) -> Knowledg
 
 
 @cache
-def _shipped(root: Path, checked: bool) -> Knowledge:
+def _shipped(root: Path) -> Knowledge:
     """What ships, read once in a process. Raises KnowledgeError."""
     knowledge = Knowledge()
-    _load_directory(knowledge, root, checked)
+    _load_directory(knowledge, root)
     if knowledge.problems:
         raise KnowledgeError("\n".join(str(p) for p in knowledge.problems))
     return knowledge
@@ -157,16 +155,14 @@ def read_as(path: Path, type_: type[T]) -> T | KnowledgeProblem:
     return file if isinstance(file, KnowledgeProblem) else convert(file, file.data, type_)
 
 
-def _load_directory(knowledge: Knowledge, root: Path, checked: bool = True) -> None:
+def _load_directory(knowledge: Knowledge, root: Path) -> None:
     for path in sorted((root / "signals").glob("*.yaml")):
-        _load_subject(knowledge, path, checked)
-    _load_levers(knowledge, root / "levers", checked)
+        _load_subject(knowledge, path)
+    _load_levers(knowledge, root / "levers")
     loaded: list[tuple[Rule, YamlFile]] = []
     for path in sorted((root / "codes").glob("*.yaml")):
-        file = _load_one(
-            knowledge, path, Rule, knowledge.rules, lambda rule: rule.code, lambda rule: rule.slug, checked
-        )
-        if file is not None and checked:
+        file = _load_one(knowledge, path, Rule, knowledge.rules, lambda rule: rule.code, lambda rule: rule.slug)
+        if file is not None:
             loaded.append((file.value, file))
     broken = [
         (rule.code, KnowledgeProblem(file.path, line, message))
@@ -214,13 +210,11 @@ def _check_overrides(found: Overrides, knowledge: Knowledge, file: YamlFile) -> 
             )
 
 
-def _load_levers(knowledge: Knowledge, directory: Path, checked: bool) -> None:
+def _load_levers(knowledge: Knowledge, directory: Path) -> None:
     loaded: list[YamlFile] = []
     for path in sorted(directory.glob("*.yaml")):
-        file = _load_one(
-            knowledge, path, Lever, knowledge.levers, lambda lever: lever.name, lambda lever: lever.name, checked
-        )
-        if file is not None and checked:
+        file = _load_one(knowledge, path, Lever, knowledge.levers, lambda lever: lever.name, lambda lever: lever.name)
+        if file is not None:
             loaded.append(file)
     broken = [(f, problem) for f in loaded for problem in check_lever(f.value, knowledge, f)]
     for file, (line, message) in broken:
@@ -262,16 +256,20 @@ def _child(node: yaml.Node, key: str | int) -> yaml.Node | None:
     return None
 
 
-def read_yaml(path: Path, checked: bool = True) -> YamlFile | KnowledgeProblem:
-    """One file of knowledge, or what is wrong with it. checked: it may be hostile, as a file that does not ship."""
+def read_yaml(path: Path) -> YamlFile | KnowledgeProblem:
     try:
         content = read_regular(path, MAX_FILE_BYTES)
     except OSError as error:
         return KnowledgeProblem(path, 0, f"cannot be read: {error.strerror}")
     try:
         text = content.decode()
-        if checked and (unsafe := _unsafe(path, text)) is not None:
-            return unsafe
+        depth = 0
+        for event in yaml.parse(text, _Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent):
+                return KnowledgeProblem(path, _line(event.start_mark), "YAML aliases (*name) are not allowed")
+            if depth > MAX_DEPTH:
+                return KnowledgeProblem(path, _line(event.start_mark), f"nested deeper than {MAX_DEPTH} levels")
         yaml_loader = _Loader(text)
         node = yaml_loader.get_single_node()
         data = None if node is None else yaml_loader.construct_document(node)
@@ -284,18 +282,6 @@ def read_yaml(path: Path, checked: bool = True) -> YamlFile | KnowledgeProblem:
     if not isinstance(data, dict) or node is None:
         return KnowledgeProblem(path, 1, "expected a mapping of keys to values")
     return YamlFile(path, data, node)
-
-
-def _unsafe(path: Path, text: str) -> KnowledgeProblem | None:
-    """What would make a small file take much memory or stack, found in its events before anything is built of them."""
-    depth = 0
-    for event in yaml.parse(text, _Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent):
-            return KnowledgeProblem(path, _line(event.start_mark), "YAML aliases (*name) are not allowed")
-        if depth > MAX_DEPTH:
-            return KnowledgeProblem(path, _line(event.start_mark), f"nested deeper than {MAX_DEPTH} levels")
-    return None
 
 
 def _line(mark: Any) -> int:
@@ -333,10 +319,9 @@ def _load_one(
     into: dict[str, T],
     key: Callable[[T], str],
     stem: Callable[[T], str],
-    checked: bool,
 ) -> YamlFile | None:
     """Read one file that holds one rule or lever; returns it unless it had to be left out."""
-    file = read_yaml(path, checked)
+    file = read_yaml(path)
     if isinstance(file, KnowledgeProblem):
         knowledge.problems.append(file)
         return None
@@ -358,9 +343,9 @@ def _load_one(
     return file
 
 
-def _load_subject(knowledge: Knowledge, path: Path, checked: bool) -> None:
+def _load_subject(knowledge: Knowledge, path: Path) -> None:
     """Read one subject: its `families` and `signals`, and where they come from."""
-    file = read_yaml(path, checked)
+    file = read_yaml(path)
     if isinstance(file, KnowledgeProblem):
         knowledge.problems.append(file)
         return
@@ -375,7 +360,7 @@ def _load_subject(knowledge: Knowledge, path: Path, checked: bool) -> None:
         )
         return
     _collect(knowledge, file, "families", Family, knowledge.families, _check_family, origin)
-    _collect(knowledge, file, "signals", Signal, knowledge.signals, check_signal if checked else _trust, origin)
+    _collect(knowledge, file, "signals", Signal, knowledge.signals, check_signal, origin)
 
 
 def _collect(
@@ -408,10 +393,6 @@ def _collect(
 def _check_family(name: str, family: Family) -> str | None:
     known = origins()
     return None if family.origin in known else f"`{name}`: unknown origin `{family.origin}`"
-
-
-def _trust(name: str, signal: Signal) -> None:
-    """For signals that ship: their expressions were checked before."""
 
 
 def check_signal(name: str, signal: Signal) -> str | None:

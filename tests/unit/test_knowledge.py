@@ -17,7 +17,7 @@ from kvitals.rules.loader import ROOT, KnowledgeError, load
 from kvitals.rules.model import Lever, Rule, SystemSetting
 from tests.support.loops import for_each
 
-KNOWLEDGE = load(check_shipped=True)
+KNOWLEDGE = load()
 RULES = sorted(KNOWLEDGE.rules.values(), key=lambda r: r.code)
 LEVERS = sorted(KNOWLEDGE.levers.values(), key=lambda lever: lever.name)
 ASKED = yaml.safe_load((Path(__file__).parents[1] / "fixtures" / "knowledge" / "asked.yaml").read_text())
