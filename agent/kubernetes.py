@@ -19,9 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
@@ -29,6 +28,9 @@ from kvitals.agent.workers import Worker, WorkerHungError
 from kvitals.config import ROLES, Kubernetes, TargetTable
 from kvitals.series.files import read_certificates
 from kvitals.series.secret_file import SecretError, secret
+
+if TYPE_CHECKING:
+    import aiohttp
 
 MAX_PAGE_BYTES = 8 << 20
 MAX_PODS = 1000
@@ -157,6 +159,8 @@ class Pods:
 
     async def _list(self, fields: str) -> Sequence[_Pod]:
         """The pods that a field selector and the configuration ask for. Raises KubernetesError."""
+        import aiohttp
+
         config = self._config
         server = self._server()
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kvitals.dashboards import alerts_files, boards, manifests, reference, runbooks
 from kvitals.dashboards.alerts_options import Options
-from kvitals.rules.loader import Knowledge, load
+from kvitals.rules.loader import Knowledge, load, shipped_problems
 
 GENERATED = Path(__file__).with_name("generated")
 SHOWN_LINES = 40
@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     out = args.out or GENERATED
     knowledge = load(args.rules)
-    if knowledge.problems:
-        print("\n".join(map(str, knowledge.problems)), file=sys.stderr)
+    if problems := [*shipped_problems(), *knowledge.problems]:
+        print("\n".join(map(str, problems)), file=sys.stderr)
         return 1
     try:
         files = generate(knowledge, _options(args))

@@ -25,6 +25,7 @@ from kvitals.rules.loader import (
     family_of,
     parameters,
     read_yaml,
+    shipped_problems,
 )
 from kvitals.rules.model import AROUND, SCOPES, Lever, Quantity, Rule, Signal, SystemSetting
 from kvitals.rules.versions import in_range
@@ -55,6 +56,8 @@ Found = Iterator[tuple[int, str]]
 def lint(knowledge: Knowledge, directory: Path) -> list[KnowledgeProblem]:
     """Everything wrong with the rules, levers and signals of one directory, what could not be loaded included."""
     found = [p for p in knowledge.problems if p.file == directory or p.file.is_relative_to(directory)]
+    if directory.resolve() == ROOT.resolve():
+        found += shipped_problems(directory)
     named = {path: name for name, path in knowledge.files.items() if path.is_relative_to(directory)}
     for path in sorted((directory / "codes").glob("*.yaml")):
         if (rule := knowledge.rules.get(named.get(path, ""))) is not None:

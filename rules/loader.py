@@ -1,8 +1,8 @@
 """Read the knowledge: every YAML file below `rules/`, checked as a whole.
 
-What is wrong is said with file and line and what would be right. The knowledge that ships must load without
-a problem (a test sees to it); a user's own directory may hold broken files: each is named and left out, and
-everything else goes on.
+What is wrong is said with file and line and what would be right. The files that ship are converted to their types
+at each start. `shipped_problems` checks them as a whole: for `kvitals.dashboards.generate`, `kvitals rules lint` and a
+test. A user's own directory may hold broken files: each is named and left out, and everything else goes on.
 """
 
 from __future__ import annotations
@@ -138,12 +138,19 @@ def load(extra: Sequence[Path] = ()) -> Knowledge:
 
 @cache
 def _shipped(root: Path) -> Knowledge:
-    """What ships, read once in a process. Raises KnowledgeError."""
+    """What ships, read once in a process, without the checks of `shipped_problems`. Raises KnowledgeError."""
     knowledge = Knowledge()
-    _load_directory(knowledge, root)
+    _load_directory(knowledge, root, checked=False)
     if knowledge.problems:
         raise KnowledgeError("\n".join(str(p) for p in knowledge.problems))
     return knowledge
+
+
+def shipped_problems(root: Path = ROOT) -> list[KnowledgeProblem]:
+    """What is wrong with the files that ship, by the checks of a user's own files. Empty: nothing."""
+    knowledge = Knowledge()
+    _load_directory(knowledge, root)
+    return knowledge.problems
 
 
 def read_as(path: Path, type_: type[T]) -> T | KnowledgeProblem:
@@ -155,19 +162,27 @@ def read_as(path: Path, type_: type[T]) -> T | KnowledgeProblem:
     return file if isinstance(file, KnowledgeProblem) else convert(file, file.data, type_)
 
 
-def _load_directory(knowledge: Knowledge, root: Path) -> None:
+def _load_directory(knowledge: Knowledge, root: Path, *, checked: bool = True) -> None:
+    """Read the files of one directory. checked=False leaves out what needs their expressions: half of the time."""
     for path in sorted((root / "signals").glob("*.yaml")):
-        _load_subject(knowledge, path)
-    _load_levers(knowledge, root / "levers")
-    loaded: list[tuple[Rule, YamlFile]] = []
-    for path in sorted((root / "codes").glob("*.yaml")):
-        file = _load_one(knowledge, path, Rule, knowledge.rules, lambda rule: rule.code, lambda rule: rule.slug)
-        if file is not None:
-            loaded.append((file.value, file))
+        _load_subject(knowledge, path, checked=checked)
+    levers = _load_all(
+        knowledge, root / "levers", Lever, knowledge.levers, lambda lever: lever.name, lambda lever: lever.name, checked
+    )
+    if checked:
+        _check_levers(knowledge, levers)
+    rules = _load_all(
+        knowledge, root / "codes", Rule, knowledge.rules, lambda rule: rule.code, lambda rule: rule.slug, checked
+    )
+    if checked:
+        _check_rules(knowledge, rules)
+
+
+def _check_rules(knowledge: Knowledge, files: Sequence[YamlFile]) -> None:
     broken = [
-        (rule.code, KnowledgeProblem(file.path, line, message))
-        for rule, file in loaded
-        for line, message in check_rule(rule, knowledge, file)
+        (file.value.code, KnowledgeProblem(file.path, line, message))
+        for file in files
+        for line, message in check_rule(file.value, knowledge, file)
     ]
     for code, problem in broken:  # after all are checked: a broken rule does not break those that name it
         knowledge.problems.append(problem)
@@ -210,13 +225,8 @@ def _check_overrides(found: Overrides, knowledge: Knowledge, file: YamlFile) -> 
             )
 
 
-def _load_levers(knowledge: Knowledge, directory: Path) -> None:
-    loaded: list[YamlFile] = []
-    for path in sorted(directory.glob("*.yaml")):
-        file = _load_one(knowledge, path, Lever, knowledge.levers, lambda lever: lever.name, lambda lever: lever.name)
-        if file is not None:
-            loaded.append(file)
-    broken = [(f, problem) for f in loaded for problem in check_lever(f.value, knowledge, f)]
+def _check_levers(knowledge: Knowledge, files: Sequence[YamlFile]) -> None:
+    broken = [(f, problem) for f in files for problem in check_lever(f.value, knowledge, f)]
     for file, (line, message) in broken:
         knowledge.problems.append(KnowledgeProblem(file.path, line, message))
         knowledge.levers.pop(file.value.name, None)
@@ -256,20 +266,19 @@ def _child(node: yaml.Node, key: str | int) -> yaml.Node | None:
     return None
 
 
-def read_yaml(path: Path) -> YamlFile | KnowledgeProblem:
+def read_yaml(path: Path, *, bounded: bool = True) -> YamlFile | KnowledgeProblem:
+    """Read a file into mappings and lists that still know their lines, or what is wrong with it.
+
+    bounded=False leaves out the pass that refuses aliases and deep nesting: for files that ship.
+    """
     try:
         content = read_regular(path, MAX_FILE_BYTES)
     except OSError as error:
         return KnowledgeProblem(path, 0, f"cannot be read: {error.strerror}")
     try:
         text = content.decode()
-        depth = 0
-        for event in yaml.parse(text, _Loader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent):
-                return KnowledgeProblem(path, _line(event.start_mark), "YAML aliases (*name) are not allowed")
-            if depth > MAX_DEPTH:
-                return KnowledgeProblem(path, _line(event.start_mark), f"nested deeper than {MAX_DEPTH} levels")
+        if bounded and (problem := _beyond_bounds(path, text)):
+            return problem
         yaml_loader = _Loader(text)
         node = yaml_loader.get_single_node()
         data = None if node is None else yaml_loader.construct_document(node)
@@ -282,6 +291,18 @@ def read_yaml(path: Path) -> YamlFile | KnowledgeProblem:
     if not isinstance(data, dict) or node is None:
         return KnowledgeProblem(path, 1, "expected a mapping of keys to values")
     return YamlFile(path, data, node)
+
+
+def _beyond_bounds(path: Path, text: str) -> KnowledgeProblem | None:
+    """The first alias, or nesting beyond MAX_DEPTH, before anything is built. Raises yaml.YAMLError."""
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            return KnowledgeProblem(path, _line(event.start_mark), "YAML aliases (*name) are not allowed")
+        if depth > MAX_DEPTH:
+            return KnowledgeProblem(path, _line(event.start_mark), f"nested deeper than {MAX_DEPTH} levels")
+    return None
 
 
 def _line(mark: Any) -> int:
@@ -312,6 +333,21 @@ def _allowed(type_: type, message: str) -> str:
     return ""
 
 
+def _load_all(
+    knowledge: Knowledge,
+    directory: Path,
+    type_: type[T],
+    into: dict[str, T],
+    key: Callable[[T], str],
+    stem: Callable[[T], str],
+    checked: bool,
+) -> list[YamlFile]:
+    """Read the files of a directory that hold one rule or lever each; returns those that were not left out."""
+    paths = sorted(directory.glob("*.yaml"))
+    read = (_load_one(knowledge, path, type_, into, key, stem, checked) for path in paths)
+    return [file for file in read if file is not None]
+
+
 def _load_one(
     knowledge: Knowledge,
     path: Path,
@@ -319,9 +355,10 @@ def _load_one(
     into: dict[str, T],
     key: Callable[[T], str],
     stem: Callable[[T], str],
+    checked: bool,
 ) -> YamlFile | None:
     """Read one file that holds one rule or lever; returns it unless it had to be left out."""
-    file = read_yaml(path)
+    file = read_yaml(path, bounded=checked)
     if isinstance(file, KnowledgeProblem):
         knowledge.problems.append(file)
         return None
@@ -343,9 +380,9 @@ def _load_one(
     return file
 
 
-def _load_subject(knowledge: Knowledge, path: Path) -> None:
+def _load_subject(knowledge: Knowledge, path: Path, *, checked: bool) -> None:
     """Read one subject: its `families` and `signals`, and where they come from."""
-    file = read_yaml(path)
+    file = read_yaml(path, bounded=checked)
     if isinstance(file, KnowledgeProblem):
         knowledge.problems.append(file)
         return
@@ -360,7 +397,8 @@ def _load_subject(knowledge: Knowledge, path: Path) -> None:
         )
         return
     _collect(knowledge, file, "families", Family, knowledge.families, _check_family, origin)
-    _collect(knowledge, file, "signals", Signal, knowledge.signals, check_signal, origin)
+    check = check_signal if checked else _unchecked
+    _collect(knowledge, file, "signals", Signal, knowledge.signals, check, origin)
 
 
 def _collect(
@@ -393,6 +431,10 @@ def _collect(
 def _check_family(name: str, family: Family) -> str | None:
     known = origins()
     return None if family.origin in known else f"`{name}`: unknown origin `{family.origin}`"
+
+
+def _unchecked(_name: str, _signal: Signal) -> None:
+    """The check of a signal that ships."""
 
 
 def check_signal(name: str, signal: Signal) -> str | None:

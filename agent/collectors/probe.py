@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import time
 
-import aiohttp
-
-from kvitals.agent.bounded_client import BoundedConnector
 from kvitals.agent.records import ProbeRecord
 
 PROBE_TIMEOUT_SECONDS = 8.0
@@ -19,6 +16,10 @@ _MAX_ANSWER_BYTES = 1 << 20
 
 async def probe(key: str, root: str, model: str, patience: float = PROBE_TIMEOUT_SECONDS) -> ProbeRecord:
     """Ask the engine at `root` for one token of `model`. Never raises: no answer is an answer too."""
+    import aiohttp
+
+    from kvitals.agent.bounded_client import BoundedConnector
+
     t, started = time.time(), time.perf_counter()
     body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
     try:

@@ -21,24 +21,25 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-import aiohttp
 import msgspec
 import structlog
 from yarl import URL
 
-from kvitals.agent.bounded_client import AnswerTooLongError, BoundedConnector
 from kvitals.agent.collectors.page_parser import DEFAULT_LIMITS, ExpositionError, PageLimits, PageParser, PageSamples
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome
 from kvitals.agent.families import MODELS, SERVER_INFO, VERSION, Translator
 from kvitals.agent.memory_limit import LARGE_PAGE_BYTES
 from kvitals.agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
-from kvitals.agent.workers import ThreadedResolver
 from kvitals.config.hosts import is_loopback
 from kvitals.rules.engine_map import MAX_FACT, Endpoint, EngineMap, load_map, systems
 from kvitals.series.files import load_cert_chain, read_certificates
 from kvitals.series.slices import Steps, complete
 from kvitals.series.window import Window
+
+if TYPE_CHECKING:
+    import aiohttp
 
 log = structlog.get_logger(__name__)
 
@@ -293,9 +294,12 @@ class ScrapeSense:
 
     async def _get(self, state: _State, url: URL, cap: int) -> _Answer:
         """The answer to a GET, or why there is none. Never raises but for cancellation."""
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(total=state.target.timeout)
         try:
             async with self._connect().get(
-                url, headers=state.headers, timeout=state.timeout, ssl=state.tls, allow_redirects=False
+                url, headers=state.headers, timeout=timeout, ssl=state.tls, allow_redirects=False
             ) as response:
                 if response.status != 200:
                     response.close()
@@ -311,6 +315,11 @@ class ScrapeSense:
 
     def _connect(self) -> aiohttp.ClientSession:
         if self._session is None:
+            import aiohttp
+
+            from kvitals.agent.bounded_client import BoundedConnector
+            from kvitals.agent.threaded_resolver import ThreadedResolver
+
             self._session = aiohttp.ClientSession(
                 connector=BoundedConnector(
                     self._limits.page_bytes, limit=0, limit_per_host=4, resolver=ThreadedResolver()
@@ -334,14 +343,12 @@ class _State:
     tls: ssl.SSLContext | bool
     facts_at: float = 0.0  # not before this time
     headers: dict[str, str] = field(init=False)
-    timeout: aiohttp.ClientTimeout = field(init=False)
 
     def __post_init__(self) -> None:
         # On this machine compression only costs: the engine's time first of all.
         self.headers = {"Accept-Encoding": "identity" if is_loopback(self.url.host or "localhost") else "gzip"}
         if self.target.token:
             self.headers["Authorization"] = f"Bearer {self.target.token}"
-        self.timeout = aiohttp.ClientTimeout(total=self.target.timeout)
 
     def beside(self, path: str) -> URL:
         """The URL of a path beside the metrics page."""
@@ -426,6 +433,10 @@ def _http_error(response: aiohttp.ClientResponse) -> _Answer:
 
 def _failed(error: Exception, timeout: float) -> _Answer:
     """What an exception of the HTTP client means."""
+    import aiohttp
+
+    from kvitals.agent.bounded_client import AnswerTooLongError
+
     detail = str(error)[:200] or type(error).__name__
     match error:
         case TimeoutError():

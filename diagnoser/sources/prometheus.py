@@ -17,15 +17,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-import aiohttp
 import msgspec
 
 from kvitals.series.files import load_cert_chain, read_certificates
 from kvitals.series.secret_file import MAX_BYTES as MAX_SECRET_BYTES
 from kvitals.series.secret_file import SecretError, secret, secret_text
+
+if TYPE_CHECKING:
+    import aiohttp
 
 MAX_BYTES = 256 * 2**20
 """Of one answer, unpacked. A thousand engines with fifty buckets each take 10 MB."""
@@ -195,6 +197,8 @@ class Prometheus:
         self._runner.close()
 
     async def _open(self, headers: Mapping[str, str], tls: ssl.SSLContext | bool) -> aiohttp.ClientSession:
+        import aiohttp
+
         return aiohttp.ClientSession(
             headers=headers,
             connector=aiohttp.TCPConnector(limit=self.access.concurrency, ssl=tls),
@@ -262,6 +266,8 @@ class Prometheus:
         return self._read(status, body, lambda data: _decode(data, question, in_time))
 
     async def _send(self, method: str, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
+        import aiohttp
+
         assert self._session is not None, "to be used as a context"
         self.asked += 1
         url = self.access.endpoint(path)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import shutil
 import textwrap
+from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
 import yaml
 
+from kvitals.dashboards import generate
 from kvitals.diagnoser.text import fill, render
-from kvitals.rules import loader
+from kvitals.rules import authoring, loader
 from kvitals.rules.authoring import lint
 from kvitals.rules.loader import ROOT, KnowledgeError, load
 from kvitals.rules.model import Lever, Rule, SystemSetting
@@ -320,6 +323,23 @@ def test_what_ships_must_be_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(loader, "ROOT", tmp_path)
     with pytest.raises(KnowledgeError, match=r"OWN01-too-many-wait.yaml:\d+: not valid YAML"):
         load()
+
+
+def test_lint_and_the_generator_check_the_expressions_that_ship(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A start converts the shipped files to their types and leaves their expressions to these two."""
+    root = tmp_path / "rules"
+    shutil.copytree(ROOT, root)
+    rule = next((root / "codes").glob("KVC01-*.yaml"))
+    rule.write_text(rule.read_text().replace("kvitals:kv_usage_p90 > $kv_high", "kvitals:no_such > $kv_high", 1))
+    for module in (loader, authoring):
+        monkeypatch.setattr(module, "ROOT", root)
+    (problem,) = [p for p in lint(load(), root) if "no_such" in p.message]
+    assert (problem.file, problem.message) == (rule, "no signal `no_such` in signals/")
+    monkeypatch.setattr(generate, "shipped_problems", partial(loader.shipped_problems, root))
+    assert generate.main(["--check"]) == 1
+    assert str(problem) in capsys.readouterr().err
 
 
 def test_parameters_of_the_user_replace_the_defaults() -> None:

@@ -12,7 +12,8 @@ import pytest
 from kvitals.agent.collectors.boundary import HUNG, TOO_MANY_FILES, CollectorRun, Collectors, reason_of
 from kvitals.agent.node import Node
 from kvitals.agent.records import ProbeRecord, Record
-from kvitals.agent.workers import ThreadedResolver, Worker, WorkerHungError
+from kvitals.agent.threaded_resolver import ThreadedResolver
+from kvitals.agent.workers import Worker, WorkerHungError
 from kvitals.config import AgentTable, Config
 from kvitals.series.promql import evaluate
 from kvitals.series.window import Window
@@ -152,9 +153,9 @@ async def test_a_worker_withdraws_what_it_had_not_begun() -> None:
 async def test_a_name_server_that_hangs_holds_up_no_other_name(monkeypatch: pytest.MonkeyPatch) -> None:
     free, resolve = threading.Event(), ThreadedResolver()
     found = [(2, 1, 6, "", ("127.0.0.1", 80))]
-    monkeypatch.setattr("kvitals.agent.workers.RESOLVE_SECONDS", 0.05)
+    monkeypatch.setattr("kvitals.agent.threaded_resolver.RESOLVE_SECONDS", 0.05)
     monkeypatch.setattr(
-        "kvitals.agent.workers.socket.getaddrinfo",
+        "kvitals.agent.threaded_resolver.socket.getaddrinfo",
         lambda host, *_, **__: free.wait(10.0) and found if host == "slow" else found,
     )
     for _ in range(3):

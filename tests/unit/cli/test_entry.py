@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.ui.cli import letters
 from kvitals.ui.cli import main as entry
 from kvitals.ui.cli.common import parse_moment
@@ -85,6 +86,16 @@ def test_what_needs_no_command_imports_nothing_heavy(word: str) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_recording_is_judged_without_the_http_client() -> None:
+    code = (
+        "import sys\nfrom kvitals.ui.cli.main import main\n"
+        f"try:\n    main(['triage', {str(HEAVY_TENANT)!r}])\nexcept SystemExit:\n    pass\n"
+        "print('aiohttp' in sys.modules, file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stderr.splitlines()[-1] == "False" and "KVC01" in ran.stdout
 
 
 def test_a_closed_standard_output_is_no_traceback() -> None:
