@@ -6,7 +6,7 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 import msgspec
 
@@ -14,8 +14,9 @@ from kvitals.diagnoser import short_window
 from kvitals.diagnoser.entities import ENTITIES, IN_FRONT, INFO, NOTHING_KNOWN, Entities, not_for
 from kvitals.diagnoser.judgement import Judgement, Memory, seconds
 from kvitals.diagnoser.kleene import Values, Verdict, decide, truths
+from kvitals.diagnoser.late_requests import HISTOGRAMS, late_beyond_chance
 from kvitals.diagnoser.reasons import describe_false, describe_true, missing_signals, signals_in
-from kvitals.diagnoser.signals import EvaluationSpan, Signals
+from kvitals.diagnoser.signals import EvaluationSpan, Signals, SignalValues
 from kvitals.diagnoser.text import plain, render
 from kvitals.rules.condition import Comparison, Condition, alternatives, comparisons, parse_condition
 from kvitals.rules.engine_map import find_map, told_by_programs
@@ -80,6 +81,9 @@ class Judge:
     _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
     _since: float | None = None  # the first moment that was judged
     _glance: Judge | None = None  # judges the short window; made when first needed
+    _watch: Judge | None = None  # judges the last seconds for what clients feel; made when first needed
+    _recent: short_window.RecentSymptoms = field(default_factory=short_window.RecentSymptoms)
+    _lent: Mapping[str, SignalValues] = field(default_factory=dict)  # of signals that a short window has none of
     _short: dict[str, float] = field(default_factory=dict)  # keys of `memory` -> since when only short windows show it
 
     def renewed(self, knowledge: Knowledge, signals: Signals, params: Mapping[str, Mapping[str, float]]) -> Judge:
@@ -93,17 +97,57 @@ class Judge:
     def judge_steps(self, span: EvaluationSpan) -> Steps[list[Judgement]]:
         """The same in steps."""
         yield from self.signals.observe_steps(span)
+        if self._lent:
+            self.signals.known = {**self.signals.known, **self._lent}
         judgements: list[Judgement] = yield partial(self._judge_rules, span)
-        short = short_window.short_span(judgements, span) if self.glances else None
+        recent: Mapping[short_window.SymptomOf, float] = {}
+        if self.glances and not span.cold:
+            recent = yield from self._recent_steps(span.at)
+        short = short_window.short_span(judgements, recent, span) if self.glances else None
         if short is None:
             self._short = {}
             return self._promoted(judgements, span.at)
-        in_short: list[Judgement] = yield from self._glance_judge().judge_steps(short)
+        glance = self._glance_judge()
+        glance._lent = {name: self.signals.known[name] for name in self._history}
+        in_short: list[Judgement] = yield from glance.judge_steps(short)
+        seen = short_window.ShortWindow(short, glance.signals.known)
         over = {(j.rule.code, j.entity) for j in in_short if j.outcome == "clear"}
-        promoted = self._promoted(short_window.confirm_symptoms(judgements, in_short, self.memory), span.at, over)
-        open_ = self._open(promoted, span.at)
-        counted, self._short = short_window.add_hidden_causes(in_short, promoted, short, open_, self._short)
+        confirmed = short_window.confirm_symptoms(judgements, in_short, self.memory)
+        counted, symptoms = short_window.add_hidden_symptoms(in_short, confirmed, seen, recent)
+        promoted = self._promoted(counted, span.at, over)
+        hidden = [j for j in in_short if j.outcome == "fired" and j.rule.kind == "cause"]
+        open_ = self._open([*promoted, *hidden], span.at)
+        counted, causes = short_window.add_hidden_causes(in_short, promoted, seen, open_, self._short)
+        self._short = symptoms | causes
         return counted
+
+    def _recent_steps(self, at: float) -> Steps[Mapping[short_window.SymptomOf, float]]:
+        """Since when short windows show a symptom that clients feel."""
+        watch = self._recent_judge()
+        span = EvaluationSpan(at, short_window.RECENT_SECONDS, short_window.RECENT_SECONDS, cold=True)
+        found: list[Judgement] = yield from watch.judge_steps(span)
+        self._recent.observe((j for j in found if j.outcome == "fired" and self._is_beyond_chance(j, at)), at)
+        return self._recent.since
+
+    def _is_beyond_chance(self, symptom: Judgement, at: float) -> bool:
+        """Whether a symptom of a short window is more than a few late requests. Of others than those of a latency their
+        signals ask for enough samples."""
+        families, seconds = self.signals.source.families, short_window.RECENT_SECONDS
+        latencies = [one for one in symptom.rule.about if one in HISTOGRAMS]
+        return all(late_beyond_chance(families, one, symptom.entity, at, seconds) for one in latencies)
+
+    def _recent_judge(self) -> Judge:
+        """A judge of the symptoms that clients feel, that remembers nothing from one moment to the next."""
+        if self._watch is None:
+            felt = short_window.felt_symptoms(self.knowledge)
+            families = self.signals.source.families
+            self._watch = Judge(felt, Signals(felt, families, short_window.SHORTEST_SECONDS), self.params)
+        self._watch.memory.clear()
+        return self._watch
+
+    @cached_property
+    def _history(self) -> list[str]:
+        return [name for name, signal in self.knowledge.signals.items() if short_window.is_history(signal)]
 
     def _glance_judge(self) -> Judge:
         """A judge of the same rules that remembers nothing from one moment to the next."""
@@ -113,6 +157,7 @@ class Judge:
                 self.knowledge, Signals(self.knowledge, families, short_window.SHORTEST_SECONDS), self.params
             )
         self._glance.memory.clear()
+        self._glance._lent = {}
         return self._glance
 
     def judge_alone(self, span: EvaluationSpan) -> tuple[Judge, list[Judgement]]:

@@ -288,9 +288,15 @@ class Findings:
             if name in judgement.rule.who:
                 return self._who(name, judgement)
             signal = self._judge.knowledge.signals[name]
-            return render(self._judge.signals.known[name].values.get(judgement.entity), signal.unit)
+            return render(self._figure(name, judgement), signal.unit)
 
         return value
+
+    def _figure(self, name: str, judgement: Judgement) -> float | None:
+        """The value of a signal in the window that shows a finding."""
+        if judgement.figures is not None:
+            return judgement.figures.get(name)
+        return self._judge.signals.known[name].values.get(judgement.entity)
 
     def _who(self, label: str, judgement: Judgement) -> str:
         """The label of the largest series, of those of the entity, that the rule's query for it finds."""
@@ -308,12 +314,14 @@ class Findings:
         measures = []
         for name in dict.fromkeys([*self._judge.needs(rule), *in_text, *rule.uses]):
             signal = knowledge.signals[name]
-            value = self._judge.signals.known[name].values.get(judgement.entity)
+            value = self._figure(name, judgement)
             text = render(value, signal.unit)
             if value is None:
                 text = self._judge.signals.why_missing(name, judgement.entity, self._span).why
             number = value if value is not None and math.isfinite(value) else None
-            measures.append(Measure(name, number, signal.unit, text, signal.meaning.strip(), self._window_of(name)))
+            measures.append(
+                Measure(name, number, signal.unit, text, signal.meaning.strip(), self._window_of(name, judgement))
+            )
         return measures
 
     def _queries(self, judgement: Judgement) -> list[EvidenceQuery]:
@@ -339,15 +347,20 @@ class Findings:
                 ]
                 if points:
                     lines.append(EvidenceLine(rest, points))
-        window = self._window_of(text.strip().removeprefix(SIGNAL_PREFIX))
+        name = text.strip().removeprefix(SIGNAL_PREFIX)
+        if judgement.figures is not None and name in judgement.figures:
+            number = judgement.figures[name]
+        window = self._window_of(name, judgement)
         other = window if window is not None and abs(window - self._span.fast) > SAME_SECONDS else None
         return Evidence(query.title, text, query.unit, render(number, query.unit), lines, other)
 
-    def _window_of(self, name: str) -> float | None:
-        """The seconds that a signal looks over; None of what is no signal, or looks over no window."""
+    def _window_of(self, name: str, judgement: Judgement) -> float | None:
+        """The seconds that a signal of a finding looks over; None of what is no signal, or looks over no window."""
         signal = self._judge.knowledge.signals.get(name)
         if signal is None or "$window" not in signal.expr:
             return None
+        if judgement.short is not None:
+            return judgement.short
         return self._span.fast if signal.window == "fast" or self._span.cold else self._span.slow
 
     def _course(self, query: str) -> list[Series]:
@@ -373,7 +386,7 @@ class Findings:
             why.append(f"true for {render(judgement.early, 'seconds')} only")
         if judgement.short is not None:
             confidence -= 0.1
-            why.append(f"true in the last {render(judgement.short, 'seconds')}; its figures are of a longer window")
+            why.append(f"true in the last {render(judgement.short, 'seconds')}; its figures are of these")
         for name in rule.uses:
             if judgement.entity not in self._judge.signals.known[name].values:
                 confidence -= 0.05

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -45,6 +45,7 @@ class Judgement(msgspec.Struct, frozen=True):
     since_at_least: bool = False
     early: float | None = None  # seconds for which it has been true, where that is less than `for`
     short: float | None = None  # seconds of the short window that shows it, where the long one does not
+    figures: Mapping[str, float] | None = None  # the values of signals in that window
 
     @property
     def reason(self) -> str:

@@ -1,34 +1,110 @@
 """What a short window adds to the verdict of the long one: the first minute after a change.
 
-The minute before a change is still in the mean of a long window. So where a page-worthy symptom is new, the time since
-it began is judged by itself as well: it confirms the symptom before its `for`, and shows causes that the mean hides.
+The minute before a change is still in the mean of a long window. So at each moment the last `RECENT_SECONDS` are asked
+for what clients feel (`felt_symptoms`). Where a symptom is new, the time since it began is judged by itself as well.
+That confirms the symptom, before its `for` or where the long window hides it, and shows causes that the mean hides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from kvitals.diagnoser.judgement import Judgement, Memory
-from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.rules.model import Scope
+from kvitals.diagnoser.signals import EvaluationSpan, SignalValues
+from kvitals.rules.compiled_signal import compile_signal
+from kvitals.rules.expressions import expression
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
+from kvitals.rules.model import Quantity, Rule, Scope, Signal
+from kvitals.series.promql import selectors
 from kvitals.series.types import Labels
 
 SHORTEST_SECONDS = 10.0
 """The shortest window in which a change is confirmed: two cycles of an agent after the first that showed it."""
 STEP_SECONDS = 5.0
+RECENT_SECONDS = 10.0
+"""What is asked for symptoms at each moment. A change is confirmed when two such windows, one after the other, show the
+symptom, as `SHORTEST_SECONDS` is as long."""
+FELT: frozenset[Quantity] = frozenset({"ttft", "itl", "errors"})
+"""What a client feels of a symptom."""
+TRAFFIC = "traffic"
 
+SymptomOf = tuple[str, Labels]
+"""A rule's code and an entity."""
 OpenSymptoms = set[tuple[Scope, Labels, str]]
-"""Scope and entity of whatever a cause of the symptom is a cause of, and the symptom's code."""
+"""Scope and entity of whatever a cause of it is a cause of, and the code of an open symptom or of a cause of one."""
 
 
-def short_span(found: Iterable[Judgement], span: EvaluationSpan) -> EvaluationSpan | None:
-    """The window since a page-worthy symptom became true, to be judged by itself beside the long one; None where each
-    such symptom is true for less than `SHORTEST_SECONDS` or for as long as the long window."""
+@dataclass(frozen=True)
+class ShortWindow:
+    """A short window and the values of the signals in it."""
+
+    span: EvaluationSpan
+    known: Mapping[str, SignalValues]
+
+    def shows(self, hidden: Judgement, since: float) -> Judgement:
+        """What it shows and the long window hides, as a judgement with this window's figures."""
+        values = {n: of.values[hidden.entity] for n, of in self.known.items() if hidden.entity in of.values}
+        return msgspec.structs.replace(
+            hidden, how=hidden.verdict, since=since, since_at_least=False, short=self.span.fast, figures=values
+        )
+
+
+@dataclass
+class RecentSymptoms:
+    """Since when the windows of `RECENT_SECONDS` show a symptom, by rule and entity. A gap of one look ends nothing."""
+
+    since: dict[SymptomOf, float] = field(default_factory=dict)
+    _last: dict[SymptomOf, float] = field(default_factory=dict)
+
+    def observe(self, true: Iterable[Judgement], at: float) -> None:
+        """What is true in the window that ends at `at`, seconds since the epoch."""
+        for judgement in true:
+            key = (judgement.rule.code, judgement.entity)
+            self.since.setdefault(key, at)
+            self._last[key] = at
+        for key in [key for key, last in self._last.items() if not 0 <= at - last <= STEP_SECONDS]:
+            del self._last[key], self.since[key]
+
+
+def felt_symptoms(knowledge: Knowledge) -> Knowledge:
+    """The symptoms of engines that clients feel and that ask for something, with the signals that they need: those that
+    a window shows by itself, as they compare it with no time before."""
+
+    def is_felt(rule: Rule) -> bool:
+        asks = rule.kind == "symptom" and rule.severity != "info" and rule.scope == "engine"
+        return asks and FELT.issuperset(rule.about) and not any(map(is_of_signals, knowledge.needs(rule)))
+
+    def is_of_signals(name: str) -> bool:
+        return SIGNAL_PREFIX in knowledge.signals[name].expr
+
+    rules = {code: rule for code, rule in knowledge.rules.items() if is_felt(rule)}
+    needed = {TRAFFIC, *(name for rule in rules.values() for name in knowledge.needs(rule))}
+    return replace(knowledge, rules=rules, signals={n: s for n, s in knowledge.signals.items() if n in needed})
+
+
+def is_history(signal: Signal) -> bool:
+    """Whether a signal is what others were over a time: a short window has none of its own, and takes the long one's.
+    Raises PromQLError."""
+    if SIGNAL_PREFIX not in signal.expr:
+        return False
+    return all(use.range > 0 for use in selectors(compile_signal(signal, parsed=expression).expr))
+
+
+def short_span(
+    found: Iterable[Judgement], recent: Mapping[SymptomOf, float], span: EvaluationSpan
+) -> EvaluationSpan | None:
+    """The window since a symptom became true, to be judged by itself beside the long one; None where each such symptom
+    is true for less than `SHORTEST_SECONDS` or for as long as the long window.
+
+    found: what the long window shows, of which page-worthy symptoms count; recent: since when short ones show one.
+    """
     if span.cold:
         return None
-    held = [span.at - j.since for j in found if j.is_recent_symptom and j.since is not None]
+    began = [*(j.since for j in found if j.is_recent_symptom and j.since is not None), *recent.values()]
+    held = [span.at - since for since in began]
     since = max((seconds for seconds in held if SHORTEST_SECONDS <= seconds < span.fast), default=0.0)
     if not since:
         return None
@@ -37,9 +113,23 @@ def short_span(found: Iterable[Judgement], span: EvaluationSpan) -> EvaluationSp
 
 
 def open_symptoms(found: Iterable[Judgement], around: Callable[[Judgement], Mapping[Scope, Labels]]) -> OpenSymptoms:
-    """The symptoms that fired. around: the entities, by scope, of which a cause explains a judgement."""
-    symptoms = [j for j in found if j.outcome == "fired" and j.rule.kind == "symptom"]
-    return {(scope, entity, j.rule.code) for j in symptoms for scope, entity in around(j).items()}
+    """The symptoms that fired, and the causes that fired and explain one, by way of other such causes too: what
+    explains such a cause explains the symptom. around: the entities, by scope, of which a cause explains a judgement.
+    """
+    fired = [j for j in found if j.outcome == "fired"]
+    explained = [j for j in fired if j.rule.kind == "symptom"]
+    causes = [j for j in fired if j.rule.kind == "cause"]
+    open_: OpenSymptoms = set()
+    while explained:
+        open_ |= {(scope, entity, j.rule.code) for j in explained for scope, entity in around(j).items()}
+        explained = [j for j in causes if explains_any(j, open_)]
+        causes = [j for j in causes if not explains_any(j, open_)]
+    return open_
+
+
+def explains_any(cause: Judgement, open_: OpenSymptoms) -> bool:
+    """Whether a cause explains one of these on its entity."""
+    return any((cause.rule.scope, cause.entity, code) in open_ for code in cause.rule.explains)
 
 
 def confirm_symptoms(
@@ -59,32 +149,52 @@ def confirm_symptoms(
     return [counted(judgement) for judgement in found]
 
 
+def add_hidden_symptoms(
+    in_short: Iterable[Judgement],
+    found: Sequence[Judgement],
+    short: ShortWindow,
+    recent: Mapping[SymptomOf, float],
+) -> tuple[list[Judgement], dict[str, float]]:
+    """Symptoms that the long window hides count where each window of `RECENT_SECONDS` for `SHORTEST_SECONDS` showed
+    them and the short window does, too. Returned as `add_hidden_causes` does. recent: since when they are shown."""
+    held = {key for key, since in recent.items() if short.span.at - since >= SHORTEST_SECONDS}
+    true = {(j.rule.code, j.entity): j for j in in_short if j.outcome == "fired"}
+    shown: dict[str, float] = {}
+
+    def counted(judgement: Judgement) -> Judgement:
+        rule, entity = judgement.rule, judgement.entity
+        hidden = true.get((rule.code, entity)) if (rule.code, entity) in held else None
+        if hidden is None or judgement.outcome not in ("clear", "unknown") or judgement.early is not None:
+            return judgement
+        since = shown[f"{rule.code}{entity}"] = recent[rule.code, entity]
+        return short.shows(hidden, since)
+
+    return [counted(judgement) for judgement in found], shown
+
+
 def add_hidden_causes(
     in_short: Iterable[Judgement],
     found: Sequence[Judgement],
-    short: EvaluationSpan,
+    short: ShortWindow,
     open_: OpenSymptoms,
     shown_before: Mapping[str, float],
 ) -> tuple[list[Judgement], dict[str, float]]:
     """Causes that only the short window shows count where they explain an open symptom. Returned with the moments since
     when only short windows show them, by key of what is remembered; `shown_before`: the same a cycle earlier.
 
-    The verdict that made one stays that of the long window, as the figures of the document are. One that the long
-    window shows later begins when the short one first did, so it is one episode.
+    One that the long window shows later begins when the short one first did, so it is one episode.
     """
-    true = {(j.rule.code, j.entity) for j in in_short if j.outcome == "fired" and j.rule.kind == "cause"}
+    true = {(j.rule.code, j.entity): j for j in in_short if j.outcome == "fired" and j.rule.kind == "cause"}
     shown: dict[str, float] = {}
 
     def counted(judgement: Judgement) -> Judgement:
         rule, entity = judgement.rule, judgement.entity
-        hidden = judgement.outcome in ("clear", "unknown") and (rule.code, entity) in true
-        if not hidden or not any((rule.scope, entity, code) in open_ for code in rule.explains):
+        hidden = true.get((rule.code, entity)) if judgement.outcome in ("clear", "unknown") else None
+        if hidden is None or not explains_any(hidden, open_):
             return judgement
         key = f"{rule.code}{entity}"
-        since = shown[key] = shown_before.get(key, short.start)
-        return msgspec.structs.replace(
-            judgement, outcome="fired", why="", how=judgement.verdict, since=since, short=short.fast
-        )
+        since = shown[key] = shown_before.get(key, short.span.start)
+        return short.shows(hidden, since)
 
     return [counted(judgement) for judgement in found], shown
 
@@ -101,6 +211,6 @@ def promote_causes(
 
     def counts(j: Judgement) -> bool:
         early_cause = j.early is not None and j.rule.kind == "cause" and (j.rule.code, j.entity) not in over
-        return early_cause and any((j.rule.scope, j.entity, code) in open_ for code in j.rule.explains)
+        return early_cause and explains_any(j, open_)
 
     return [msgspec.structs.replace(j, outcome="fired", why="") if counts(j) else j for j in found]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from kvitals.diagnoser.cases.notation import WrittenSeries
 from kvitals.diagnoser.cases.running import Bench
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.judgement import Judgement
+from kvitals.diagnoser.late_requests import beyond_chance
+from kvitals.diagnoser.short_window import open_symptoms, promote_causes
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import headline
 from kvitals.rules.loader import load
+from kvitals.rules.model import Scope
+from kvitals.series.types import Labels
 
 KNOWLEDGE = load()
 _ALONE = Bench(KNOWLEDGE).alone("LAT01")
@@ -77,3 +82,58 @@ def test_no_verdict_is_no_trouble_while_the_objective_is_breached(series: dict[s
     verdicts = [verdict for _, judgement, verdict in course(series) if judgement.is_true]
     assert verdicts
     assert [verdict for verdict in verdicts if verdict.startswith("No trouble")] == []
+
+
+def diluted(late: int) -> dict[str, str]:
+    """Before the change 2,000 first tokens per sample, after it 60; of these `late` take 4 s."""
+    before, after = f"0+2000x{BEFORE}", 2000 * BEFORE
+    every = f"{before} {after}+60x29"
+    return {
+        **requests(f"{10 * BEFORE}x29"),
+        'kvitals_ttft_seconds_bucket{engine="e",le="1"}': f"{before} {after}+{60 - late}x29",
+        'kvitals_ttft_seconds_bucket{engine="e",le="2"}': f"{before} {after}+{60 - late}x29",
+        'kvitals_ttft_seconds_bucket{engine="e",le="5"}': every,
+        'kvitals_ttft_seconds_bucket{engine="e",le="+Inf"}': every,
+        'kvitals_ttft_seconds_count{engine="e"}': every,
+    }
+
+
+def test_the_last_seconds_show_what_a_minute_of_calm_traffic_hides() -> None:
+    found = course(diluted(late=12))
+    assert first_fired(found) <= 20
+    assert all(judgement.outcome != "fired" for after, judgement, _ in course(diluted(12), glances=False) if after < 40)
+    shown = next(judgement for _, judgement, _ in found if judgement.outcome == "fired")
+    assert shown.short is not None and shown.figures is not None
+    assert shown.figures["ttft_p99_seconds"] > 2
+
+
+def test_one_late_request_in_each_few_seconds_is_no_symptom_that_counts() -> None:
+    assert all(judgement.outcome != "fired" for after, judgement, _ in course(diluted(late=1)) if after <= 40)
+
+
+@pytest.mark.parametrize(
+    ("late", "total", "beyond"), [(1, 30, False), (9, 30, False), (10, 30, True), (20, 1000, False), (40, 1000, True)]
+)
+def test_late_beyond_chance(late: float, total: float, beyond: bool) -> None:
+    assert beyond_chance(late, total) is beyond
+
+
+def test_what_explains_a_cause_of_an_open_symptom_counts_too() -> None:
+    engine, node = Labels({"engine": "e"}), Labels({"node": "n"})
+    rules = load().rules
+
+    def fired(code: str, entity: Labels) -> Judgement:
+        return Judgement(rules[code], entity, "fired", "", None)
+
+    def around(judgement: Judgement) -> dict[Scope, Labels]:
+        return {"engine": engine, "node": node} if judgement.entity == engine else {"node": node}
+
+    cascade, symptom = fired("KVC05", engine), fired("LAT01", engine)
+    twice = msgspec.structs.replace(fired("PFX03", node), outcome="clear", early=5.0)
+    assert "LAT01" in cascade.rule.explains
+    assert "KVC05" in twice.rule.explains
+    assert "LAT01" not in twice.rule.explains
+    with_symptom = open_symptoms([symptom, cascade, twice], around)
+    assert [j.outcome for j in promote_causes([twice], with_symptom)] == ["fired"]
+    without_symptom = open_symptoms([cascade, twice], around)
+    assert [j.outcome for j in promote_causes([twice], without_symptom)] == ["clear"]
