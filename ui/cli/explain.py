@@ -12,10 +12,13 @@ from rich.markdown import Markdown
 
 from kvitals.app.errors import UsageError
 from kvitals.dashboards.reference.explain import UnknownWordError, explanation
-from kvitals.ui.cli.common import add_rules_option, answer_console, knowledge
+from kvitals.ui.cli.common import add_rules_option, json_text, knowledge
+from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 
 _LOCAL_LINK = re.compile(r"\[([^\]]+)\]\((?!\w+://)[^)]*\)")
 """A link to a page beside this one, which a terminal cannot open."""
+
+PAGE_HELP = "the page's title and Markdown"
 
 
 def add(commands: Any) -> None:
@@ -26,15 +29,9 @@ def add(commands: Any) -> None:
         metavar="WORD",
         help="a rule code (KVC01), a metric of kvitals or of an engine, a signal, a lever, or a word of the glossary",
     )
-    add_output_option(parser)
+    add_output_options(parser, PAGE_HELP)
     add_rules_option(parser)
     parser.set_defaults(do=do)
-
-
-def add_output_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o", "--output", choices=("text", "md"), default="text", help="format: text, or the page's Markdown (md)"
-    )
 
 
 def do(args: argparse.Namespace) -> int:
@@ -45,7 +42,11 @@ def do(args: argparse.Namespace) -> int:
     if args.output == "md":
         sys.stdout.write(page)
     else:
-        show(page, answer_console())
+        title = page.partition("\n")[0].removeprefix("# ")
+        document = PrintedDocument(
+            title, lambda console: show(page, console), lambda: json_text({"title": title, "page": page})
+        )
+        emit(document, args.output)
     return 0
 
 

@@ -17,6 +17,7 @@ from kvitals.rules.model import Rule
 from kvitals.rules.proof import proof_of
 from kvitals.ui.cli import explain, rules_authoring
 from kvitals.ui.cli.common import add_rules_option, answer_console, print_json, status_console
+from kvitals.ui.cli.output import add_output_options
 
 
 def add(commands: Any) -> None:
@@ -28,7 +29,7 @@ def add(commands: Any) -> None:
     listed.set_defaults(do=list_)
     shown = sub.add_parser("show")  # the old name of `kvitals explain`; it goes after 0.1
     shown.add_argument("word", nargs=1, metavar="CODE")
-    explain.add_output_option(shown)
+    add_output_options(shown, explain.PAGE_HELP)
     add_rules_option(shown)
     shown.set_defaults(do=explain.do)
     sited = sub.add_parser("site", help="every rule's page as a small static site")

@@ -31,17 +31,19 @@ from kvitals.ui.cli.common import (
     EXIT_UNKNOWN,
     add_config_option,
     agent_of,
-    answer_console,
     configuration,
     is_recording,
+    json_text,
     parse_moment,
     parse_url,
 )
 from kvitals.ui.cli.narrow import bar_columns, print_hanging
+from kvitals.ui.cli.output import FORMATS, PrintedDocument, emit
 from kvitals.ui.cli.render import moment
 from kvitals.ui.formats import PHASE_STYLES, plain, seconds
 
 MOST = 100
+FLAME_FORMATS = ("folded", "speedscope")
 LISTED = 20
 """Requests to choose from, where no id is given."""
 NAME_WIDTH = 13
@@ -82,9 +84,10 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "-o",
         dest="format",
-        choices=("text", "folded", "speedscope"),
+        choices=(*FORMATS, *FLAME_FORMATS),
         default="text",
-        help="format of --flame: text, folded (flamegraph.pl) or speedscope",
+        metavar="FORMAT",
+        help=f"{', '.join(FORMATS)} (text); of --flame also folded (flamegraph.pl) and speedscope",
     )
     parser.add_argument(
         "--from", dest="from_", metavar="MOMENT", help="--flame of a recording: requests ended from here"
@@ -101,8 +104,8 @@ def add(commands: Any) -> None:
 def do(args: argparse.Namespace) -> int:
     if args.flame:
         return _flame(args)
-    if args.from_ or args.at or args.minus or args.format != "text":
-        raise UsageError("--from, --at, --minus and -o go with --flame")
+    if args.from_ or args.at or args.minus or args.format in FLAME_FORMATS:
+        raise UsageError("--from, --at, --minus and -o folded or speedscope go with --flame")
     asked, source = _asked(args)
     found = (
         of_recording(Path(source), asked, configuration(args))
@@ -113,17 +116,23 @@ def do(args: argparse.Namespace) -> int:
         for told in found.requests:
             sys.stdout.write(msgspec.json.encode(told.record).decode() + "\n")
         return EXIT_HEALTHY if found.requests else EXIT_UNKNOWN
-    console = answer_console()
-    if not found.requests:
-        _say_none(asked, source, console)
-        return EXIT_UNKNOWN
-    if not asked.name and args.slowest is None and args.newest is None:
-        _list(found.requests, source, console)
-        return EXIT_HEALTHY
-    tails.show(found.tails, found.tenant_names, console)
-    for told in found.requests:
-        show(told, console)
-    return EXIT_HEALTHY
+    lists = not asked.name and args.slowest is None and args.newest is None
+
+    def show_found(console: Console) -> None:
+        if not found.requests:
+            _say_none(asked, source, console)
+        elif lists:
+            _list(found.requests, source, console)
+        else:
+            tails.show(found.tails, found.tenant_names, console)
+            for told in found.requests:
+                show(told, console)
+
+    def encode() -> str:
+        return json_text([msgspec.to_builtins(told.record) for told in found.requests])
+
+    emit(PrintedDocument(f"Requests at {plain(source)}", show_found, encode), args.format)
+    return EXIT_HEALTHY if found.requests else EXIT_UNKNOWN
 
 
 def _flame(args: argparse.Namespace) -> int:
@@ -140,7 +149,12 @@ def _flame(args: argparse.Namespace) -> int:
     elif args.format == "speedscope":
         sys.stdout.write(msgspec.json.encode(speedscope(flame, f"kvitals {source}")).decode() + "\n")
     else:
-        flames.show(flame, answer_console())
+        document = PrintedDocument(
+            f"Time to first token at {plain(source)}",
+            lambda console: flames.show(flame, console),
+            lambda: json_text(msgspec.to_builtins(flame)),
+        )
+        emit(document, args.format)
     return EXIT_HEALTHY
 
 

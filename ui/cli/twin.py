@@ -23,6 +23,8 @@ from kvitals.kvcache.accesses import Accesses
 from kvitals.rules.finding import Triage
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
+    EXIT_HEALTHY,
+    EXIT_UNKNOWN,
     add_config_option,
     add_rules_option,
     json_text,
@@ -63,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the forecasts. Raises UsageError."""
+    """Print the forecasts. Returns EXIT_UNKNOWN where no engine has a prediction. Raises UsageError."""
     if args.trace is not None:
         raise UsageError(
             "--set with --trace: a trace has no step times; name a recording, an agent, a history or a Prometheus"
@@ -93,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         return json_text([msgspec.to_builtins(document) for document in documents])
 
     emit(PrintedDocument("Predicted latency and throughput", show, encode), args.output)
-    return 0
+    return EXIT_UNKNOWN if all(document.no_prediction for document in documents) else EXIT_HEALTHY
 
 
 def _triage(named: str | None, chosen: Setup) -> Triage:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,10 @@ from kvitals.ui.cli.common import (
     EXIT_HEALTHY,
     EXIT_UNKNOWN,
     add_rules_option,
-    answer_console,
     knowledge,
     status_console,
 )
+from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 
 MAX_LINES = 6
 """Lines of a section; what is beyond is counted, so that the answer fits a screen."""
@@ -72,7 +71,7 @@ def add(commands: Any) -> None:
         help="the engine's command line, such as 'vllm serve MODEL --max-num-seqs 64': only its flags, and defaults"
         " of the flags that it leaves out",
     )
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="output format")
+    add_output_options(parser, "all of it")
     add_rules_option(parser)
     parser.set_defaults(do=do)
 
@@ -91,10 +90,8 @@ def do(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     except ValueError as error:
         raise UsageError(f"--command-line: {error}: write it as in a shell, in one pair of quotes") from error
-    if args.output == "json":
-        sys.stdout.buffer.write(as_json(upgrade) + b"\n")
-    else:
-        show(upgrade, answer_console())
+    title = f"{upgrade.system} {upgrade.before} to {upgrade.after}"
+    emit(PrintedDocument(title, lambda console: show(upgrade, console), lambda: as_json(upgrade).decode()), args.output)
     return EXIT_FINDINGS if upgrade.affects else EXIT_HEALTHY
 
 
