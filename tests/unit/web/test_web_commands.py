@@ -144,7 +144,7 @@ def test_a_command_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_a_command_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "SECONDS", 0.05)
+    monkeypatch.setattr(commands, "SECONDS", 0.001)
     with pytest.raises(UnansweredError) as refused:
         commands.run(("version",))
     assert "longer than" in refused.value.failure.detail
