@@ -97,6 +97,20 @@ def test_from_the_finding_to_onset_engine_rule_and_replay(url: str, driver: webd
     assert console_errors(driver) == []
 
 
+def test_a_back_that_streamlit_loses_is_asked_for_again(url: str, driver: webdriver.Chrome) -> None:
+    visit(driver, f"{url}/?source={CASCADE}")
+    wait_for(driver, "Noisy tenant evicts")
+    left = driver.current_url
+    follow(driver, "Onset", "timeline")
+    charts(driver, 3)
+    wait_until_at_rest(driver)
+    lost = "addEventListener('popstate', e => e.stopImmediatePropagation(), {capture: true, once: true})"
+    driver.execute_script(lost)
+    driver.back()
+    wait_for(driver, "What to do, in this order")
+    assert driver.current_url == left, "one link is one step of Back"
+
+
 def test_tenants_begin_with_culprit_victims_and_cost(url: str, driver: webdriver.Chrome) -> None:
     visit(driver, f"{url}/?page=tenants&source={CASCADE}")
     wait_for(driver, "Fairness indices")

@@ -88,6 +88,7 @@ def main() -> None:
         st.navigation([st.Page(lambda: None, title="kvitals")], position="hidden").run()
         return
     wanted = state.take_link()
+    empty = _empty_pages()
     pages = {
         section: [
             st.Page(
@@ -99,23 +100,31 @@ def main() -> None:
             )
             for view in views
         ]
-        for section, views in _sections().items()
+        for section, views in _sections(empty).items()
     }
     chosen = st.navigation(pages, position="sidebar", expanded=True)
     links.register({page.url_path or FIRST: page for of in pages.values() for page in of})
     if wanted and (page := next((p for of in pages.values() for p in of if p.url_path == wanted), None)):
         st.switch_page(page, query_params=state.parameters())
-    st.sidebar.html(f"<script>{NAVIGATION.read_text(encoding='utf-8')}</script>", unsafe_allow_javascript=True)
+    script = NAVIGATION.read_text(encoding="utf-8")
+    st.sidebar.html(f"<script>{script}</script>", unsafe_allow_javascript=True)
+    st.sidebar.html(f'<i hidden data-shown-page="{chosen.url_path}"></i>')
     header.side(settings)
     chosen.run()
+    if _empty_pages() != empty:
+        st.rerun()  # the recording was still being read when the sidebar was drawn
 
 
-def _sections() -> dict[str, list[PageView]]:
-    """The sections of the sidebar. Pages for which the source has no data are the last one; each states the reason."""
+def _empty_pages() -> frozenset[str]:
+    """Paths of the pages for which the source has no data."""
     try:
-        empty = source_registry.open_source(state.place()).empty_pages()
+        return source_registry.open_source(state.place()).empty_pages()
     except UnansweredError:
-        return SECTIONS
+        return frozenset()
+
+
+def _sections(empty: frozenset[str]) -> dict[str, list[PageView]]:
+    """The sections of the sidebar. Pages without data are the last one; each states the reason."""
     kept = {section: [view for view in views if view.path not in empty] for section, views in SECTIONS.items()}
     folded = [view for views in SECTIONS.values() for view in views if view.path in empty]
     return {section: views for section, views in (kept | {FOLDED: folded}).items() if views}

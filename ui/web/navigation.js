@@ -23,5 +23,27 @@ if (!window.kvitalsNavigation) {
     requestAnimationFrame(() => { due = false; mend(); });
   });
   window.kvitalsNavigation.observe(document.body, {childList: true, subtree: true});
+  // One link is one step of Back. Streamlit writes the query and the path of a new page in two steps, in either order;
+  // both would be entries, and the first names a view that nobody saw.
+  const push = history.pushState.bind(history);
+  let query = 0, moved = 0;
+  history.pushState = (state, title, url) => {
+    clearTimeout(query);
+    if (new URL(url, location.href).pathname !== location.pathname) { moved = Date.now(); push(state, title, url); }
+    else if (Date.now() - moved < 2000) history.replaceState(state, title, url);
+    else query = setTimeout(() => push(state, title, url), 300);
+  };
+  // Streamlit merges requests that come during a run: a chart that reports its state takes the page of a Back that was
+  // pressed just before it. Where the page at rest is not the one of the address for a second, Back is asked for again.
+  let elsewhere = 0;
+  setInterval(() => {
+    const shown = document.querySelector('[data-shown-page]')?.dataset.shownPage;
+    const atRest = document.querySelector('[data-testid="stApp"]')?.dataset.testScriptState === 'notRunning';
+    const link = [...document.querySelectorAll('a[data-testid="stSidebarNavLink"]')]
+      .find(e => new URL(e.href).pathname === location.pathname);
+    const wanted = link ? location.pathname.split('/').pop() : shown;
+    elsewhere = atRest && shown !== undefined && wanted !== shown ? elsewhere + 1 : 0;
+    if (elsewhere === 4) { elsewhere = 0; dispatchEvent(new PopStateEvent('popstate', {state: history.state})); }
+  }, 250);
 }
 mend();
