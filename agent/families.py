@@ -441,6 +441,7 @@ class Translator:
         self.status.drop("own_timestamp", page.timestamped)
         self.status.drop("series_cap", plan.refused + plan.reading.oversized + plan.reading.left_out)
         self.status.drop("scale", plan.reading.unscaled)
+        self.status.drop("bucket_bound", plan.reading.boundless)
 
     def _understood(self, reading: Reading) -> None:
         """Say what a layout tells beside its values."""

@@ -1,4 +1,4 @@
-"""Whether the agent does its work: cycles that complete, and not only a server that answers."""
+"""Whether the agent does its work: cycles that complete with a verdict, and not only a server that answers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,33 @@ class Health:
         """`interval`: seconds between two cycles. `clock` is never set back."""
         self._interval = interval
         self._clock = clock
-        self._completed = clock()
+        self._completed = self._judged = clock()
         self._ended = False
 
     def completed(self) -> None:
         """A cycle completed."""
         self._completed = self._clock()
 
+    def judged(self) -> None:
+        """A cycle came to a verdict."""
+        self._judged = self._clock()
+
     def ended(self) -> None:
         """No further cycle is to come."""
         self._ended = True
 
     @property
-    def problem(self) -> str:
-        """Why the agent is not healthy; empty where it is."""
+    def halt(self) -> str:
+        """Why cycles do not complete, which a new process may mend; empty where they do."""
         if self._ended:
             return "cycles have ended; the process stops"
-        since, allowed = self._clock() - self._completed, MISSED_CYCLES * self._interval() + SLACK_SECONDS
-        if since > allowed:
-            return f"no cycle has completed for {since:.0f} s, {allowed:.0f} s are allowed"
-        return ""
+        return self._late("no cycle has completed", self._completed)
+
+    @property
+    def problem(self) -> str:
+        """Why the agent is not healthy; empty where it is."""
+        return self.halt or self._late("nothing has been judged, the log names the error,", self._judged)
+
+    def _late(self, what: str, last: float) -> str:
+        since, allowed = self._clock() - last, MISSED_CYCLES * self._interval() + SLACK_SECONDS
+        return f"{what} for {since:.0f} s, {allowed:.0f} s are allowed" if since > allowed else ""

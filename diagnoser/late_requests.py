@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES, Quantity
+from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.promql import evaluate
 from kvitals.series.types import Labels, SeriesSource
 
@@ -33,10 +34,10 @@ def late_beyond_chance(source: SeriesSource, quantity: Quantity, entity: Labels,
     family, objective = HISTOGRAMS[quantity]
     limits = _values(source, f'max by ({_BY}) (kvitals_slo_seconds{{slo="{objective}",class=""}})', entity, at)
     grown = _values(source, f"sum by ({_BY}, le) (increase({family}[{round(seconds)}s]))", entity, at)
-    if not limits or not grown:
+    bounds = {bound: value for labels, value in grown if (bound := bucket_bound(labels.get("le", ""))) is not None}
+    if not limits or math.inf not in bounds:
         return False
-    limit, total = max(value for _, value in limits), max(value for _, value in grown)
-    bounds = {float(labels.get("le", "inf")): value for labels, value in grown}
+    limit, total = max(value for _, value in limits), bounds[math.inf]
     in_time = bounds[min((bound for bound in bounds if bound >= limit), default=math.inf)]
     return beyond_chance(total - in_time, total)
 

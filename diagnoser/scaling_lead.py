@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvitals.diagnoser.operating_point import PERCENTILE, quantiles
-from kvitals.diagnoser.steps import SECONDS_AT_ONCE, Ask, Counts, bound
+from kvitals.diagnoser.steps import SECONDS_AT_ONCE, Ask, Counts
 from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
+from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.types import Bools, Floats, Labels
 
 USUAL, MARGIN = 0.95, 2.0
@@ -96,8 +97,8 @@ def audits(
                 places = np.rint((one.times - times[0]) / step).astype(int)
                 pool = one.labels.keep(SCOPES["pool"])
                 if name == "ttft":
-                    of, le = buckets.setdefault(pool, {}), bound(one.labels)
-                    if le not in of and len(of) >= MAX_BOUNDS:
+                    of, le = buckets.setdefault(pool, {}), bucket_bound(one.labels.get("le", ""))
+                    if le is None or (le not in of and len(of) >= MAX_BOUNDS):
                         continue
                     row = of.setdefault(le, np.zeros(count))
                 else:

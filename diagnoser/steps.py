@@ -19,6 +19,7 @@ import numpy as np
 from kvitals.diagnoser.entities import ENTITIES
 from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
+from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.promql import Expr, Series
 from kvitals.series.types import METRIC_NAME, Floats, Labels, Matcher, MatchOp, SeriesSource
 
@@ -119,7 +120,8 @@ def gather(ask: Ask, start: float, end: float, step: float) -> list[Steps]:
                 row = dict(zip(places.tolist(), one.values.tolist(), strict=True))
                 if name in _LATENCIES:
                     of = buckets.setdefault(entity, {}).setdefault(name, {})
-                    of.setdefault(bound(one.labels), {}).update(row)
+                    if (bound := bucket_bound(one.labels.get("le", ""))) is not None:
+                        of.setdefault(bound, {}).update(row)
                 else:
                     found.setdefault(entity, {}).setdefault(name, {}).update(row)
     return [
@@ -264,11 +266,3 @@ def _placed(row: Mapping[int, float], index: Mapping[int, int]) -> Floats:
         if place in index:
             values[index[place]] = value
     return values
-
-
-def bound(labels: Labels) -> float:
-    """The upper bound of a histogram's bucket; NaN where its label is no number."""
-    try:
-        return float(labels.get("le", ""))
-    except ValueError:
-        return float("nan")

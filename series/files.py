@@ -52,6 +52,15 @@ def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
         raise
 
 
+def refuse_irregular(path: Path) -> None:
+    """Before a library opens `path` by its name: a path where something else than a regular file is cannot be used.
+
+    Raises OSError; FileRefusedError where it is a FIFO, a device or a socket. Where nothing is nothing is refused.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        _check_regular(path, _status(path))
+
+
 def read_regular(path: Path, limit: int) -> bytes:
     """The content of a regular file of at most `limit` bytes. Raises OSError, as `open_regular` does.
 

@@ -10,8 +10,10 @@ def describe_parse_error(text: str, error: Exception) -> str:
     """What is wrong with `text`, and where.
 
     error: from json.loads or tomllib.loads. Its own text is right, except for an integer with more digits than Python
-    converts: that one names no line, and suggests a change of Python's settings.
+    converts, which names no line and suggests a change of Python's settings, and for text that is nested too deeply.
     """
+    if isinstance(error, RecursionError):
+        return "brackets are nested too deeply: take some levels out"
     if not str(error).startswith("Exceeds the limit"):
         return str(error)
     limit = sys.get_int_max_str_digits()

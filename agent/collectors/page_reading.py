@@ -6,6 +6,7 @@ never come here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +15,7 @@ from kvitals.agent.collectors.status import Identity
 from kvitals.rules.engine_flags import GUESSED
 from kvitals.rules.engine_map import MAX_FACT, EngineMap, InfoMetric, Metric, Telemetry, usable
 from kvitals.rules.versions import in_range, release
+from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.types import METRIC_NAME, Labels
 
 PARTS = ("_bucket", "_sum", "_count")
@@ -64,6 +66,7 @@ class Reading:
     unknown: list[str] = field(default_factory=list)  # raw names
     unscaled: int = 0  # samples whose scale is a fact that is not known
     oversized: int = 0  # samples with a label that is too long
+    boundless: int = 0  # buckets whose upper bound is no number
     left_out: int = 0  # samples of ranks, and of series of one name, beyond those that are taken
     zeros: list[Labels] = field(default_factory=list)  # series that the page has only once they are more than 0
     start: int | None = None  # position of the process's start time
@@ -71,6 +74,10 @@ class Reading:
     roles: dict[str, str] = field(default_factory=dict)  # rank -> prefill, decode or unified
     context: object = None  # what a meaning depends on beside its series
     memo: dict[Series, Meaning | None] = field(default_factory=dict)
+
+    def take_counts(self, before: Reading) -> None:
+        """The counts of what was left out, from an earlier reading of the same layout."""
+        self.unscaled, self.oversized, self.boundless = before.unscaled, before.oversized, before.boundless
 
     @property
     def entities(self) -> list[str]:
@@ -176,7 +183,7 @@ class _Reader:
         self.reading.context = (version, ranks, self.reading.models, self._told_models, facts, winners)
         if before is not None and before.context == self.reading.context:
             self.reading.memo = before.memo
-            self.reading.unscaled, self.reading.oversized = before.unscaled, before.oversized
+            self.reading.take_counts(before)
         self._read_series(entries, winners)
         if system.replica_labels:
             self._leave_replicas_out()
@@ -299,8 +306,12 @@ class _Reader:
             scale = fact
         labels = {ours: raw_labels.get(theirs, "") for theirs, ours in entry.labels.items()} | entry.constant
         if part == "_bucket":
-            bound = raw_labels.get("le", "")
-            labels["le"] = bound if scale == 1.0 or bound == "+Inf" else f"{(_fact(bound) or 0.0) * scale:.12g}"
+            le = raw_labels.get("le", "")
+            bound = bucket_bound(le)
+            if bound is None:
+                reading.boundless += 1
+                return None
+            labels["le"] = le if scale == 1.0 or math.isinf(bound) else f"{bound * scale:.12g}"
         told = raw_labels.get(self._map.model_label)
         known = not self._is_guests(series[0]) or told in self._told_models
         labels["model"] = told if told and known else self._model(rank)

@@ -12,6 +12,7 @@ from decimal import Decimal
 from kvitals.agent.requests.request_families import Exemplar
 from kvitals.rules.loader import family_of
 from kvitals.rules.model import Family
+from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource, escape, is_stale
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -164,7 +165,5 @@ def _in_histogram(sample: tuple[Labels, float]) -> tuple[object, ...]:
 
 
 def _bound(le: str) -> float:
-    try:
-        return float(le)
-    except ValueError:
-        return math.inf
+    bound = bucket_bound(le)
+    return math.inf if bound is None else bound

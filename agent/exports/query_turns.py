@@ -52,7 +52,9 @@ class QueryTurns:
             raise
 
     def _leave(self, address: str, turn: asyncio.Future[None]) -> None:
-        queue = self._queues[address]
+        queue = self._queues.get(address)
+        if queue is None or turn not in queue:  # its turn came as its client left
+            return
         queue.remove(turn)
         if not queue:
             del self._queues[address]

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.types import METRIC_NAME, InstantRow, Matcher, MatchOp, is_stale
 from kvitals.series.window import Window
 
@@ -102,7 +103,7 @@ class EnginePace:
         """First tokens later than that so far; inside a bucket they are taken to lie evenly."""
         counts: dict[float, float] = {}
         for labels, value in self._values("kvitals_ttft_seconds_bucket", t, OLD_SECONDS):
-            bound = _number(labels.get("le", ""))
+            bound = bucket_bound(labels.get("le", ""))
             if bound is not None:
                 counts[bound] = counts.get(bound, 0.0) + value
         total, lower, below = counts.get(float("inf")), 0.0, 0.0
@@ -148,10 +149,3 @@ class EnginePace:
 def _counted(rates: Mapping[str, float], name: str) -> float | None:
     rate = rates.get(name)
     return rate if rate is not None and rate >= 0 else None
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

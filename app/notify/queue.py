@@ -20,7 +20,14 @@ import structlog
 from kvitals.app.notify.notice import Link, Notice, NoticeAlert
 from kvitals.app.notify.order import EntityKey, entity_key
 from kvitals.rules.model import Severity
-from kvitals.series.files import FileInUseError, append_line, lock_file, make_directory, sync_directory
+from kvitals.series.files import (
+    FileInUseError,
+    append_line,
+    lock_file,
+    make_directory,
+    refuse_irregular,
+    sync_directory,
+)
 from kvitals.series.history.schema import is_corrupt
 
 FILE = "notify.db"
@@ -351,7 +358,8 @@ class Spool:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    """The file, with its tables. Each commit is synced before it returns. Raises sqlite3.Error."""
+    """The file, with its tables. Each commit is synced before it returns. Raises OSError, sqlite3.Error."""
+    refuse_irregular(path)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
     try:
         connection.execute("PRAGMA journal_mode=WAL")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from rich.console import Console
 
@@ -29,8 +30,15 @@ class Cycle:
     """One cycle: collect, ingest, judge, write down. A step that raises is reported as a collector and ends nothing."""
 
     def __init__(
-        self, pipeline: Pipeline, reload: Reload, console: Console, keeping: Keeping | None, state: StateKeeper
+        self,
+        pipeline: Pipeline,
+        reload: Reload,
+        console: Console,
+        keeping: Keeping | None,
+        state: StateKeeper,
+        judged: Callable[[], None],
     ) -> None:
+        """`judged` is called after each verdict."""
         self._pipeline = pipeline
         self._reload = reload
         self._console = console
@@ -40,6 +48,7 @@ class Cycle:
         self._ingestion = Ingestion(pipeline.node)
         self._probes = SilentProbes()
         self._judging = Worker("judging")
+        self._judged = judged
         own = pipeline.setup.config.labels
         self._labels = {"cluster": own.cluster, "node": own.node}
         self._own_rows = GaugeRows(pipeline.node.window, "agent")
@@ -60,6 +69,7 @@ class Cycle:
                 self._reload.say(now)
             with guard("judging"):
                 self._say(await judge(pipeline, now, self._judging))
+                self._judged()
                 self._probes.start(pipeline.node, pipeline.judgements, now)
             await asyncio.sleep(0)
             watch = loop_watch.current()

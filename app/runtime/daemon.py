@@ -83,7 +83,7 @@ class Daemon:
         pipeline.judge.memory.update(await asyncio.to_thread(state.open, time.time()))
         hangup = _hangups(stop)
         search = Search(pipeline, self._console)
-        cycle = Cycle(pipeline, self._reload, self._console, self.keeping, state)
+        cycle = Cycle(pipeline, self._reload, self._console, self.keeping, state, self._health.judged)
         due, started = time.monotonic(), False
         while not stop.is_set():
             begun = time.monotonic()
@@ -122,7 +122,7 @@ class Daemon:
         """Tell systemd that the agent does its work, twice as often as it asks."""
         expected = systemd.watchdog_seconds()
         while expected is not None:
-            if not self._health.problem:
+            if not self._health.halt:
                 systemd.notify(systemd.WATCHDOG)
             await asyncio.sleep(expected / 2)
 

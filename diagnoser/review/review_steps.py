@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.diagnoser.steps import Ask, Counts, bound
+from kvitals.diagnoser.steps import Ask, Counts
 from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
+from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.promql import Series
 from kvitals.series.types import Floats, Labels
 
@@ -251,8 +252,8 @@ def _histograms(ask: Ask, metric: str, grid: StepGrid, number: Mapping[Labels, i
     """Of each engine, how many observations were up to each bound, in each step."""
     columns: dict[int, dict[float, Floats]] = {}
     for series in over(ask, f"sum by ({_E}, le) (increase({metric}[{promql_time(grid.step)}]))", grid):
-        place, upper = number.get(series.labels.keep(ENGINE)), bound(series.labels)
-        if place is not None and not math.isnan(upper):
+        place, upper = number.get(series.labels.keep(ENGINE)), bucket_bound(series.labels.get("le", ""))
+        if place is not None and upper is not None:
             _put(columns.setdefault(place, {}).setdefault(upper, grid.empty()), series, grid)
     return {
         place: Counts(np.array(sorted(of)), np.nan_to_num(np.array([of[upper] for upper in sorted(of)]).T))

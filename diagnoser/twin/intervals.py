@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from kvitals.diagnoser.steps import Ask, bound
+from kvitals.diagnoser.steps import Ask
 from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
+from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.promql import Series
 from kvitals.series.types import Floats, Labels
 
@@ -149,10 +150,10 @@ def read_histograms(ask: Ask, engine: Labels, start: float, end: float) -> dict[
         growth: dict[float, float] = {}
         for sign, at in ((-1.0, start), (1.0, end)):
             for series in ask(expression(f"sum by ({_BY}, le) ({family})"), at, at, 1.0):
-                if series.labels.keep(SCOPES["engine"]) == engine:
-                    le = bound(series.labels)
+                le = bucket_bound(series.labels.get("le", ""))
+                if le is not None and series.labels.keep(SCOPES["engine"]) == engine:
                     growth[le] = growth.get(le, 0.0) + sign * float(series.values[-1])
-        bounds = sorted(le for le in growth if le == le)
+        bounds = sorted(growth)
         if bounds and np.isinf(bounds[-1]):
             read[name] = BucketCounts(np.array(bounds), np.maximum.accumulate([max(growth[le], 0.0) for le in bounds]))
     return read
@@ -170,8 +171,8 @@ def _step_sizes(ask: Ask, start: float, end: float, gap: float) -> dict[Labels, 
     """Counts of steps by the most tokens that they have, by engine and row."""
     sizes: dict[Labels, dict[float, dict[int, float]]] = {}
     for series in ask(expression(f"sum by ({_BY}, le) (kvitals_step_tokens_bucket)"), start, end, gap):
-        engine = series.labels.keep(SCOPES["engine"])
-        sizes.setdefault(engine, {})[bound(series.labels)] = _rows(series, start, gap)
+        if (bound := bucket_bound(series.labels.get("le", ""))) is not None:
+            sizes.setdefault(series.labels.keep(SCOPES["engine"]), {})[bound] = _rows(series, start, gap)
     return sizes
 
 

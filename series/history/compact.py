@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.history import blocks, wal, wal_codec
 from kvitals.series.history.blocks import MAX_COLUMNS, SeriesChunk
 from kvitals.series.history.schema import transaction
@@ -73,14 +74,7 @@ def _by_name(connection: sqlite3.Connection, series: Ids) -> dict[int, Ids]:
         row = connection.execute("SELECT name, labels FROM series WHERE id = ?", (number,)).fetchone()
         if row is not None:
             labels = json.loads(row[1])
-            bound = _bound(labels.pop("le", ""))
-            found.setdefault(row[0], []).append(((json.dumps(labels), bound), number))
+            bound = bucket_bound(labels.pop("le", ""))
+            place = json.dumps(labels), math.inf if bound is None else bound
+            found.setdefault(row[0], []).append((place, number))
     return {name: np.array([n for _, n in sorted(some)], dtype=np.uint32) for name, some in sorted(found.items())}
-
-
-def _bound(le: str) -> float:
-    try:
-        bound = float(le)
-    except ValueError:
-        return math.inf
-    return math.inf if math.isnan(bound) else bound

@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kvitals.series.files import FileRefusedError, refuse_irregular
+
 VERSION = 1
 FILE = "history.db"
 APPLICATION = 0x6B766974  # "kvit", what `file` shows
@@ -85,8 +87,9 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     """The file, made where there is none, brought up to date where it is older.
 
     Each commit is on the disk when it returns: it outlives a crash of the process and a loss of power. Raises
-    HistoryError for a file of a newer version, else what SQLite raises.
+    HistoryError for a file of a newer version, OSError where it is no regular file, else what SQLite raises.
     """
+    refuse_irregular(path)
     connection = _connected(f"{path.resolve().as_uri()}?mode=rwc")
     try:
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
@@ -108,6 +111,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
         raise HistoryError("missing", f"there is no history at {path}: the agent (`kvitals run`) keeps one")
     uri = f"{path.resolve().as_uri()}?mode=ro"
     try:
+        refuse_irregular(path)
         try:
             connection = _checked(_connected(uri), path)
         except sqlite3.OperationalError:
@@ -115,7 +119,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
                 raise
             # In a directory that we may not write to, and nobody writes: then it does not change under us.
             connection = _checked(_connected(f"{uri}&immutable=1"), path)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise failure(error, path) from error
     return connection
 
@@ -151,6 +155,8 @@ def is_corrupt(error: sqlite3.Error) -> bool:
 def failure(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
     """What a failure means and what to do about it."""
     code = _code(error)
+    if isinstance(error, FileRefusedError | IsADirectoryError):
+        return HistoryError("io_error", f"{path} is not a regular file: move it away, or name another directory")
     if code == sqlite3.SQLITE_FULL or (isinstance(error, OSError) and error.errno in (28, 122)):
         return HistoryError(
             "disk_full", f"the disk of {path.parent} is full: make room there, history goes on by itself"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.promql.grid import ColumnGroups, Grid, Ints, QueryBudget, group_by, layout, regroup
 from kvitals.series.types import METRIC_NAME, Floats, LabelSets
 
@@ -66,7 +67,7 @@ def quantile(q: Floats, grid: Grid, budget: QueryBudget) -> Grid:
 def _find(labels: LabelSets) -> _Histograms:
     buckets: dict[object, list[tuple[float, int]]] = {}
     for column, one in enumerate(labels):
-        bound = _bound(one.get(LE, ""))
+        bound = bucket_bound(one.get(LE, ""))
         if bound is not None:
             buckets.setdefault(one.drop(LE), []).append((bound, column))
     keys = list(buckets)
@@ -85,17 +86,6 @@ def _find(labels: LabelSets) -> _Histograms:
     histograms = LabelSets(labels[buckets[k][0][1]].drop(LE) for k in keys)
     names = group_by([x.drop(METRIC_NAME) for x in histograms])
     return _Histograms(histograms, shapes, names)
-
-
-def _bound(text: str) -> float | None:
-    """The upper bound that a `le` label states, as strconv.ParseFloat of Go reads it; NaN is none."""
-    if text != text.strip() or "_" in text:
-        return None
-    try:
-        bound = float(text)
-    except ValueError:
-        return None
-    return None if math.isnan(bound) else bound
 
 
 def _interpolated(q: Floats, cells: Floats, bounds: Floats) -> Floats:

@@ -532,3 +532,10 @@ def test_dots_in_values_are_not_parts_of_keys(tmp_path: Path) -> None:
     file.write_text(f"x = [{urls}]")
     with pytest.raises(ConfigError, match="x"):
         load(file, {})
+
+
+def test_brackets_that_are_nested_too_deeply_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "kvitals.toml"
+    file.write_text("a = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match="brackets are nested too deeply: take some levels out"):
+        load(file)

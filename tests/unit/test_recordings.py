@@ -114,6 +114,14 @@ def test_a_chunk_is_closed_when_the_clock_jumps_back_and_by_size(path: Path, mon
     assert read(data, RecordingLimits(chunk=1000)) == (records, None)
 
 
+def test_what_follows_the_end_mark_is_reported(path: Path) -> None:
+    """Two recordings in one file: the second was left out without a word."""
+    records = [record(40.0 * n) for n in range(6)]
+    data = written(path, records)
+    for more in (data, b"\0"):
+        assert read(data + more) == (records, "corrupt: more data follows the end mark after 6 records")
+
+
 def test_truncated_anywhere(path: Path) -> None:
     records = [record(40.0 * n, bytes([n]) * n) for n in range(6)]
     data = written(path, records)

@@ -345,6 +345,19 @@ def test_the_series_cap_is_said():
     assert all(value > 200 for value in dropped.values())
 
 
+@pytest.mark.parametrize("bound", ["abc", "", "NaN", " 1", "1_0"])
+def test_a_bucket_whose_bound_is_no_number_is_left_out(bound: str):
+    """One such bucket of one engine ended the diagnosis of all."""
+    watched = Watched()
+    text = page("loaded")
+    bucket = f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="{bound}",model_name="m"}} 1\n'
+    watched.feed(text)
+    sound = watched.now("kvitals_ttft_seconds_bucket")
+    watched.feed(text + bucket)
+    assert sound and watched.now("kvitals_ttft_seconds_bucket").keys() == sound.keys()
+    assert list(watched.now('kvitals_scrape_dropped_total{reason="bucket_bound"}').values()) == [1.0]
+
+
 def test_a_label_that_never_repeats_takes_a_bounded_number_of_series():
     watched = Watched(max_series=50_000)
     line = 'vllm:num_requests_running{{engine="0",model_name="m-{}-{}"}} 1\n'

@@ -68,9 +68,12 @@ def test_health_is_what_cycles_did() -> None:
     now[0] += 0.2
     assert "no cycle has completed for 11 s" in health.problem
     health.completed()
+    assert "nothing has been judged, the log names the error, for 11 s" in health.problem
+    assert not health.halt, "a new process would meet the same input: systemd is not asked for one"
+    health.judged()
     assert not health.problem
     health.ended()
-    assert health.problem
+    assert health.problem and health.halt
 
 
 def test_systemd_is_told_by_path_and_by_abstract_name(tmp_path: Path) -> None:

@@ -45,6 +45,13 @@ LASTING = requests(f"{10 * BEFORE}x29")
 HICCUP = requests(f"{10 * BEFORE} {10 * BEFORE + 10}+10x28")
 
 
+@pytest.mark.parametrize("bound", ["abc", "", "NaN"])
+def test_a_bucket_whose_bound_is_no_number_does_not_count(bound: str) -> None:
+    """A Prometheus gives buckets as engines wrote them."""
+    series = LASTING | {f'kvitals_ttft_seconds_bucket{{engine="e",le="{bound}"}}': f"0+500x{BEFORE + 30}"}
+    assert first_fired(course(series)) == first_fired(course(LASTING))
+
+
 def course(series: dict[str, str], *, glances: bool = True) -> list[tuple[float, Judgement, str]]:
     """Seconds since the change, what is judged then, and the verdict; each 5 s as an agent does."""
     source = WrittenSeries(series, START, STEP)

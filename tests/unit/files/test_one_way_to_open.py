@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("series", "kvcache", "rules", "config", "agent", "diagnoser", "dashboards", "app", "ui")
 OPENS = re.compile(
-    r"\.open\((?:\"|encoding|newline)|(?<![\w.])open\(|\.(?:read|write)_(?:bytes|text)\(|os\.open\(|cafile=|load_verify_locations\((?!cadata)|\.load_cert_chain"
+    r"\.open\((?:\"|encoding|newline)|(?<![\w.])open\(|\.(?:read|write)_(?:bytes|text)\(|os\.open\(|sqlite3\.connect\(|cafile=|load_verify_locations\((?!cadata)|\.load_cert_chain"
 )
 ALLOWED = {
     "series/files.py": "the one way",
@@ -21,6 +21,8 @@ ALLOWED = {
     "agent/discovery.py": "files of the kernel",
     "agent/memory_limit.py": "files of the kernel",
     "agent/requests/tenant_names.py": "a new file, by O_EXCL",
+    "series/history/schema.py": "opened by SQLite, after refuse_irregular",
+    "app/notify/queue.py": "opened by SQLite, after refuse_irregular",
     "series/recordings.py": "a new file, by O_EXCL: what is there already is refused and not opened",
     "rules/shipped.py": "data of the package",
     "rules/engine_flags.py": "data of the package; written in the source tree alone",
@@ -66,6 +68,7 @@ COMMANDS = (
     ("triage", "FIFO.kvcap"),
     ("replay", "FIFO.kvcap"),
     ("lint", "FIFO"),
+    ("triage", "--at=-1m", "HISTORY"),
     ("size", "--model-config", "FIFO"),
     ("rules", "lint", "FOLDER"),
     ("whatif", "--trace", "FIFO", "--capacity", "10"),
@@ -86,14 +89,16 @@ for arguments in json.load(sys.stdin):
 
 def test_a_fifo_is_refused_with_one_message(tmp_path: Path) -> None:
     (tmp_path / "own" / "codes").mkdir(parents=True)
-    for name in ("FIFO", "FIFO.gz", "FIFO.kvcap", "own/codes/OWN01-x.yaml"):
+    (tmp_path / "kept").mkdir()
+    for name in ("FIFO", "FIFO.gz", "FIFO.kvcap", "kept/history.db", "own/codes/OWN01-x.yaml"):
         os.mkfifo(tmp_path / name)
     (tmp_path / "REMOTE").write_text(
         '[[target]]\nurl = "http://127.0.0.1:9"\n[history]\nenabled = false\n'
         '[remote]\nlisten = "127.0.0.1:0"\ncert_file = "FIFO"\nkey_file = "FIFO"\nclient_ca_file = "FIFO"\n'
     )
     places = {name: tmp_path / name for name in ("FIFO", "FIFO.gz", "FIFO.kvcap", "REMOTE")} | {
-        "FOLDER": tmp_path / "own"
+        "FOLDER": tmp_path / "own",
+        "HISTORY": tmp_path / "kept",
     }
     commands = [[str(places.get(word, word)) for word in words] for words in COMMANDS]
     done = subprocess.run(

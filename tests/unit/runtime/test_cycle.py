@@ -57,7 +57,7 @@ class Collecting:
         self.pipeline = Pipeline(Setup(load(), Config()), DocumentSource("agent", "a test"))
         console, state = Console(quiet=True), StateKeeper(folder / "state", print)
         reload = Reload(self.pipeline, lambda _: Setup(load(), Config()), console)
-        self.cycle = Cycle(self.pipeline, reload, console, None, state)
+        self.cycle = Cycle(self.pipeline, reload, console, None, state, lambda: None)
         monkeypatch.setattr(self.pipeline.node, "collect", self._collect)
         monkeypatch.setattr(Ingestion, "take", self._take)
 

@@ -1,0 +1,16 @@
+"""The upper bounds of histogram buckets."""
+
+from __future__ import annotations
+
+import math
+
+
+def bucket_bound(le: str) -> float | None:
+    """The upper bound that a `le` label states, as strconv.ParseFloat of Go reads it; None where it states none."""
+    if le != le.strip() or "_" in le:
+        return None
+    try:
+        bound = float(le)
+    except ValueError:
+        return None
+    return None if math.isnan(bound) else bound
