@@ -14,7 +14,7 @@ from kvitals.diagnoser import short_window
 from kvitals.diagnoser.entities import ENTITIES, IN_FRONT, INFO, NOTHING_KNOWN, Entities, not_for
 from kvitals.diagnoser.judgement import Judgement, Memory, seconds
 from kvitals.diagnoser.kleene import Values, Verdict, decide, truths
-from kvitals.diagnoser.late_requests import HISTOGRAMS, late_beyond_chance
+from kvitals.diagnoser.late_requests import HISTOGRAMS, late_engines
 from kvitals.diagnoser.reasons import describe_false, describe_true, missing_signals, signals_in
 from kvitals.diagnoser.signals import EvaluationSpan, Signals, SignalValues
 from kvitals.diagnoser.text import plain, render
@@ -22,7 +22,7 @@ from kvitals.rules.condition import Comparison, Condition, alternatives, compari
 from kvitals.rules.engine_map import find_map, told_by_programs
 from kvitals.rules.expressions import expression
 from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
-from kvitals.rules.model import SCOPES, Rule, Scope
+from kvitals.rules.model import SCOPES, Quantity, Rule, Scope
 from kvitals.series.promql import Expr, ExpressionBatch, NumberLiteral, Selector, evaluate, expand
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import Labels
@@ -126,15 +126,13 @@ class Judge:
         watch = self._recent_judge()
         span = EvaluationSpan(at, short_window.RECENT_SECONDS, short_window.RECENT_SECONDS, cold=True)
         found: list[Judgement] = yield from watch.judge_steps(span)
-        self._recent.observe((j for j in found if j.outcome == "fired" and self._is_beyond_chance(j, at)), at)
+        fired = [j for j in found if j.outcome == "fired"]
+        late: dict[Quantity, list[Labels]] = {}
+        for quantity in {one for j in fired for one in j.rule.about if one in HISTOGRAMS}:
+            late[quantity] = late_engines(self.signals.source.families, quantity, at, short_window.RECENT_SECONDS)
+            yield None
+        self._recent.observe((j for j in fired if _is_beyond_chance(j, late)), at)
         return self._recent.since
-
-    def _is_beyond_chance(self, symptom: Judgement, at: float) -> bool:
-        """Whether a symptom of a short window is more than a few late requests. Of others than those of a latency their
-        signals ask for enough samples."""
-        families, seconds = self.signals.source.families, short_window.RECENT_SECONDS
-        latencies = [one for one in symptom.rule.about if one in HISTOGRAMS]
-        return all(late_beyond_chance(families, one, symptom.entity, at, seconds) for one in latencies)
 
     def _recent_judge(self) -> Judge:
         """A judge of the symptoms that clients feel, that remembers nothing from one moment to the next."""
@@ -461,6 +459,13 @@ class Judge:
         measured = [d for d in verdict.false if any(signals[n].unit != "bool" for n in signals_in(d.comparison.left))]
         first = next(iter(measured or verdict.false), None)
         return describe_false(first, entity, self.signals.known, self.knowledge) if first else ""
+
+
+def _is_beyond_chance(symptom: Judgement, late: Mapping[Quantity, list[Labels]]) -> bool:
+    """Whether a symptom of a short window is more than a few late requests. Of others than those of a latency their
+    signals ask for enough samples."""
+    entity, latencies = symptom.entity, [one for one in symptom.rule.about if one in HISTOGRAMS]
+    return all(any(engine.keep(tuple(entity)) == entity for engine in late[one]) for one in latencies)
 
 
 @lru_cache(maxsize=4096)

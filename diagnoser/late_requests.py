@@ -28,18 +28,23 @@ HISTOGRAMS: Mapping[Quantity, tuple[str, str]] = {
 _BY = ", ".join(SCOPES["engine"])
 
 
-def late_beyond_chance(source: SeriesSource, quantity: Quantity, entity: Labels, at: float, seconds: float) -> bool:
-    """Whether so many were late at an engine in the `seconds` before `at`. False where it has no objective or no
-    histogram. What lies in the bucket of the objective counts as in time."""
+def late_engines(source: SeriesSource, quantity: Quantity, at: float, seconds: float) -> list[Labels]:
+    """The engines at which more were late in the `seconds` before `at` than chance explains. An engine without an
+    objective or a histogram is none of them. What lies in the bucket of the objective counts as in time."""
     family, objective = HISTOGRAMS[quantity]
-    limits = _values(source, f'max by ({_BY}) (kvitals_slo_seconds{{slo="{objective}",class=""}})', entity, at)
-    grown = _values(source, f"sum by ({_BY}, le) (increase({family}[{round(seconds)}s]))", entity, at)
-    bounds = {bound: value for labels, value in grown if (bound := bucket_bound(labels.get("le", ""))) is not None}
-    if not limits or math.inf not in bounds:
+    limits = dict(_values(source, f'max by ({_BY}) (kvitals_slo_seconds{{slo="{objective}",class=""}})', at))
+    grown: dict[Labels, dict[float, float]] = {}
+    for labels, value in _values(source, f"sum by ({_BY}, le) (increase({family}[{round(seconds)}s]))", at):
+        if (bound := bucket_bound(labels.get("le", ""))) is not None:
+            grown.setdefault(labels.drop("le"), {})[bound] = value
+    return [engine for engine, bounds in grown.items() if engine in limits and _are_late(bounds, limits[engine])]
+
+
+def _are_late(bounds: Mapping[float, float], limit: float) -> bool:
+    if math.inf not in bounds:
         return False
-    limit, total = max(value for _, value in limits), bounds[math.inf]
-    in_time = bounds[min((bound for bound in bounds if bound >= limit), default=math.inf)]
-    return beyond_chance(total - in_time, total)
+    in_time = bounds[min(bound for bound in bounds if bound >= limit)]
+    return beyond_chance(bounds[math.inf] - in_time, bounds[math.inf])
 
 
 def beyond_chance(late: float, total: float) -> bool:
@@ -47,7 +52,7 @@ def beyond_chance(late: float, total: float) -> bool:
     return late - DEVIATIONS * math.sqrt(max(late, 0.0)) > ALLOWED * total
 
 
-def _values(source: SeriesSource, text: str, entity: Labels, at: float) -> list[tuple[Labels, float]]:
+def _values(source: SeriesSource, text: str, at: float) -> list[tuple[Labels, float]]:
     found = evaluate(expression(text), source, at)
     assert not isinstance(found, float)
-    return [(labels, float(value)) for labels, value in found if labels.keep(tuple(entity)) == entity]
+    return [(labels, float(value)) for labels, value in found]

@@ -259,9 +259,7 @@ class CaptureReader:
                 if packed != _U32.pack(self._records & _U32_MASK):
                     raise _DamageError("corrupt: the end mark counts other records than were read")
                 if self._read(1):
-                    raise _DamageError(
-                        "corrupt: more data follows the end mark"
-                    )
+                    raise _DamageError("corrupt: more data follows the end mark")
                 return
             if kind == _CHUNK:
                 self._total += raw_length

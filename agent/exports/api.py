@@ -399,10 +399,9 @@ class _Api:
             except PromQLError as error:
                 raise ApiError("timeout" if time.monotonic() >= deadline else "execution", str(error)) from None
 
-        try:
+        with suppress(_ReadsHistoryError):  # its traceback goes with this block: those frames hold what was read so far
             return await self.in_thread(asked.address, lambda: timed(self._elsewhere))
-        except _ReadsHistoryError:
-            return await self._in_history(asked.address, lambda: timed(self._past), deadline)
+        return await self._in_history(asked.address, lambda: timed(self._past), deadline)
 
     async def _in_history(self, address: str, work: Callable[[], bytes], deadline: float) -> bytes:
         """Do something in the one thread that reads history, so that what such queries hold is that of one. Raises

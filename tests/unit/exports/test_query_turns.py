@@ -110,3 +110,16 @@ async def test_a_client_that_leaves_as_its_turn_comes_gives_the_turn_on() -> Non
     await work.ask("next")
     assert work.began == ["first", "next"]
     await work.end_all()
+
+
+async def test_the_last_free_turn_is_for_an_address_that_has_none() -> None:
+    """Two slow queries of one address held both turns, and another client's quick one waited for ten seconds."""
+    work = Work(QueryTurns(running=2, waiting=32, share=24))
+    await work.ask("many", "many", "many")
+    assert work.began == ["many"]
+    await work.ask("good")
+    assert work.began == ["many", "good"]
+    await work.end(2)
+    assert work.began == ["many", "good", "many"]
+    await work.end_all()
+    assert work.began.count("many") == 3
