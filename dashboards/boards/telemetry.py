@@ -222,7 +222,7 @@ _HOST = BoardRow(
         ),
         LinePanel(
             title="Host memory available",
-            question="How much memory can still be had?",
+            question="How much memory is still available?",
             lines=(PanelLine(SignalQuery("host_memory_available"), "{{node}}"),),
             judged=ConditionQuery("GPU13", "host_memory_available", "memory"),
             highest=1,
