@@ -35,15 +35,15 @@ Apply one monitor only: two monitors that select the same pods scrape each agent
 _SCALER_NOTE = """\
 An example for KEDA: put your own names and numbers in.
 
-What a trigger can do is arithmetic. New capacity serves `cold` seconds after it was asked for: scheduling, image,
-weights, captured graphs, and a first cache. A signal that leads by `lead` seconds saves just these; for the other
+Calculate what a trigger can do. New capacity serves `cold` seconds after the request for it: scheduling, image,
+weights, captured graphs, and a first cache. A signal that leads by `lead` seconds saves that time. During the rest,
   gap = cold - lead
-seconds the replicas that are there have to carry the rise. So choose the threshold by room, and not by the objective:
+the existing replicas must carry the rise. So choose the threshold by free capacity, not by the objective:
   threshold = limit - slope * gap
 where `limit` is the level at which the objective breaks and `slope` how fast it is approached in your steepest rise.
 {lead}
 Measure `cold` once: from the pod's creation to its first request within the objective. With gap above what a
-threshold can hold, keep spare replicas (minReplicaCount): no trigger makes up for it.
+threshold can cover, keep spare replicas (minReplicaCount): no trigger replaces them.
 pollingInterval and your rules' evaluation interval are both part of `cold`."""
 _MEASURED = """\
 Measured on a real vLLM (docs/measured.md, five runs): the first stage of a cascade was detectable 16 to 22 s before the

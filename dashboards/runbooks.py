@@ -37,10 +37,10 @@ LIKELIEST = 8
 """Causes in the box at the head of a page."""
 _WAITS = {
     "page": "no.",
-    "ticket": "until working hours, unless a page fires beside it.",
+    "ticket": "until working hours, unless a page fires too.",
     "info": "yes; nobody is alerted.",
 }
-_SEVERITY = {"page": "wakes someone", "ticket": "a ticket", "info": "for who looks, no alert"}
+_SEVERITY = {"page": "wakes someone", "ticket": "a ticket", "info": "shown on boards and in triage, no alert"}
 _THREAD = re.compile(r"(?<![\w/])([A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*)#(\d+)")
 
 
@@ -100,7 +100,7 @@ def _first_minute(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
     yield "> **First 60 seconds**"
     yield ">"
     yield f"> - Felt by users: {_felt(rule, knowledge)}"
-    waits = "no, where its burn alert pages; else until working hours." if rule.code in OBJECTIVES else ""
+    waits = "no, if its burn alert pages; otherwise until working hours." if rule.code in OBJECTIVES else ""
     yield f"> - Can it wait: {waits or _WAITS[severity(rule)]}"
     yield "> - Run, with the engine's host and port from the label `engine`: `kvitals triage http://HOST:PORT`;"
     yield ">   over a Prometheus: `kvitals triage --prometheus URL`"
@@ -112,11 +112,11 @@ def _first_minute(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
 
 def _felt(rule: Rule, knowledge: Knowledge) -> str:
     if rule.kind == "symptom":
-        return "yes, this is what they feel."
+        return "yes, users notice it directly."
     felt = sorted(code for code in rule.explains if knowledge.rules[code].kind == "symptom")
     if not felt:
         return "not by itself."
-    return f"where one of these fires too: {', '.join(f'[{code}]({code}.md)' for code in felt)}."
+    return f"yes, if one of these fires too: {', '.join(f'[{code}]({code}.md)' for code in felt)}."
 
 
 def _likeliest(rule: Rule, knowledge: Knowledge) -> list[Rule]:
@@ -141,8 +141,8 @@ def _text(rule: Rule) -> Iterator[str]:
 def _condition(rule: Rule) -> Iterator[str]:
     yield from ("## The condition", "", "```promql", rule.when.strip(), "```", "")
     if rule.clear:
-        yield from ("Once it fired it goes on while this holds:", "", "```promql", rule.clear.strip(), "```", "")
-    yield f"Judged of each {rule.scope}; it counts after {rule.for_} and stays for {rule.keep} after it was last true."
+        yield from ("Once it has fired, it continues while this holds:", "", "```promql", rule.clear.strip(), "```", "")
+    yield f"Evaluated for each {rule.scope}: fires after {rule.for_} and stays for {rule.keep} after it was last true."
     yield ""
     if rule.params:
         yield from (f"- `${name}` = {param.default:g}: {param.why}" for name, param in rule.params.items())
@@ -167,7 +167,7 @@ def _alert(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
         among = "core set" if is_core(rule, knowledge) else "extended set (`--alerts extended`)"
         yield f"`{rule.slug}` in Prometheus, severity {written}: {_SEVERITY[written]}. It is in the {among}."
     if rule.code in OBJECTIVES:
-        yield f"`{burn_name(rule)}` pages where the budget of slow requests is spent 14.4 or 6 times too fast."
+        yield f"`{burn_name(rule)}` pages if the error budget of slow requests is spent 14.4 or 6 times too fast."
     yield ""
 
 

@@ -267,7 +267,7 @@ def _check_kind(rule: Rule, file: YamlFile) -> Found:
     if rule.kind == "cause" and not rule.explains and rule.severity != "page":
         yield file.line("kind"), "kind: a cause explains something (`explains`) or is worth a page by itself"
     if rule.kind == "cause" and not rule.levers:
-        yield file.line("kind"), "kind: a cause leads to `levers`"
+        yield file.line("kind"), "kind: a cause needs `levers`"
     if rule.kind == "symptom" and not rule.about:
         yield file.line("kind"), "kind: a symptom names what it is `about`, so that fitting levers are offered"
     if rule.kind != "symptom" and rule.about:

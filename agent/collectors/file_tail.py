@@ -194,7 +194,7 @@ class _File:
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         info = os.fstat(self._fd)
         problem = (
-            "" if stat.S_ISREG(info.st_mode) else "it is no file with lines; name the file that the log is written to"
+            "" if stat.S_ISREG(info.st_mode) else "it is not a text file; name the file that the log is written to"
         )
         if not problem and os.pread(self._fd, 8, 0).startswith(_COMPRESSED):
             problem = "it is compressed; let the pattern match only files that are being written"

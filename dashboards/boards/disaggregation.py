@@ -67,7 +67,7 @@ _SIDES = BoardRow(
                 ),
             ),
             stacked=True,
-            note="Mean seconds per request with decode, over all selected engines. Time that nobody accounts for is"
+            note="Mean seconds per request with decode, over all selected engines. Time that no observer explains is"
             " `unattributed`.",
             exemplars=True,
         ),
@@ -199,6 +199,6 @@ _DECODE = BoardRow(
 BOARD = Board(
     "disaggregation",
     "Prefill, decode and transfer",
-    "Are prefill and decode equally busy, does KV reach decode, and what does the transfer cost?",
+    "Are prefill and decode equally busy? Does KV reach decode? What does the transfer cost?",
     (_SIDES, _TRANSFER, _DECODE),
 )

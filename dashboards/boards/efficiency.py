@@ -12,7 +12,7 @@ _YIELD = BoardRow(
     (
         LinePanel(
             title="Tokens per GPU-hour",
-            question="How many tokens does a GPU hour generate?",
+            question="How many tokens does a GPU generate per hour?",
             lines=(engine_signal("tokens_per_gpu_hour"),),
             note="Generated tokens at the current rate. Needs the agent on the node; absent where engines share a GPU.",
         ),
@@ -123,7 +123,7 @@ _KNEE = BoardRow(
             ),
             unit="suffix:times",
             by=("CAP01",),
-            note="The last 10 minutes divided by the 20 before. Past the knee load grows and throughput does not.",
+            note="The last 10 minutes divided by the 20 before. Past the knee, load grows but throughput does not.",
         ),
         LinePanel(
             title="Little's law: running and accounted requests",

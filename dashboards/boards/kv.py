@@ -22,7 +22,7 @@ _HOLDS = BoardRow(
         ),
         LinePanel(
             title="KV cache blocks by purpose",
-            question="For which purpose are blocks held?",
+            question="Why are blocks held?",
             lines=(
                 PanelLine(
                     gauge("kvitals_cache_resident_tokens", "purpose", unit="tokens", of="sum"), "{{engine}} {{purpose}}"
@@ -98,7 +98,7 @@ _LEAVES = BoardRow(
                     "{{le}}",
                 ),
             ),
-            note="All chosen engines together. Gaps near the age of eviction are hits that the cache will lose next.",
+            note="All chosen engines together. Gaps near the eviction age are the hits that the cache loses next.",
         ),
     ),
 )

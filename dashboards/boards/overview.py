@@ -86,7 +86,7 @@ _GLANCE = BoardRow(
         ),
         Tile(
             title="Tokens per GPU-hour",
-            question="How many tokens does a GPU hour generate?",
+            question="How many tokens does a GPU generate per hour?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -219,7 +219,7 @@ _OBJECTIVES = BoardRow(
             title="TTFT heat map",
             question="How is TTFT distributed?",
             lines=(PanelLine(buckets("kvitals_ttft_seconds"), "{{le}}"),),
-            note="All chosen engines together. Two bands are two kinds of requests, such as long and short prompts.",
+            note="All chosen engines together. Two bands show two kinds of requests, such as long and short prompts.",
         ),
     ),
 )

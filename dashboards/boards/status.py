@@ -90,7 +90,7 @@ _ENGINES = BoardRow(
                 ConditionQuery("ENG04", "restarts"),
             ),
             by=("LAT01", "LAT02"),
-            note="A click on an engine leads to its board. An empty cell is no data, neither good nor bad.",
+            note="A click on an engine leads to its board. An empty cell means no data: neither good nor bad.",
             drill="kvitals-engines",
             width=24,
             height=9,

@@ -34,7 +34,7 @@ _READ = BoardRow(
             title="Scrape age",
             question="How old is what we see?",
             lines=(PanelLine(gauge("kvitals_scrape_age_seconds", unit="seconds"), "{{engine}}"),),
-            note="A target that does not answer grows old here, while its last values are shown nowhere.",
+            note="This shows the age of a target that does not answer; its last values are not shown.",
         ),
         LinePanel(
             title="Scrape duration",
@@ -179,7 +179,7 @@ _SENSES = BoardRow(
         ),
         LinePanel(
             title="History state",
-            question="Is what is seen written down?",
+            question="Does the agent store what it observes?",
             lines=(PanelLine(SignalQuery("history_written"), "{{node}}"),),
             highest=1,
         ),
@@ -222,7 +222,7 @@ _HOST = BoardRow(
         ),
         LinePanel(
             title="Host memory available",
-            question="How much memory can still be had?",
+            question="How much memory is still available?",
             lines=(PanelLine(SignalQuery("host_memory_available"), "{{node}}"),),
             judged=ConditionQuery("GPU13", "host_memory_available", "memory"),
             highest=1,

@@ -239,7 +239,7 @@ _FAIR = BoardRow(
         ),
         LinePanel(
             title="Largest tenant's share of tokens",
-            question="How much work is for one tenant?",
+            question="Which share of the work does one tenant cause?",
             lines=(
                 engine_signal("tenant_token_share", "{{engine}} of the largest"),
                 engine_signal("tenant_unknown_ratio", "{{engine}} of nobody known"),
@@ -253,6 +253,6 @@ _FAIR = BoardRow(
 BOARD = Board(
     "tenants",
     "Routing and tenants",
-    "Does routing find the caches, and how do tenants fare: who waits, who finds nothing, who is behind it?",
+    "Does routing find the caches? Which tenants wait, which have no hits, and which tenant causes it?",
     (_ROUTER, _TENANTS, _FAIR),
 )

@@ -49,7 +49,7 @@ def _colours(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[TreeD
             yield TreeDefect(
                 "limit-between-buckets",
                 f"the colour changes at {limit:g}, between the bucket bounds {lower:g} and {above:g}, where a"
-                " quantile is a guess",
+                " quantile is only an estimate",
                 advice=f"take {above:g}" + (f" or {lower:g}" if lower else ""),
                 warning=True,
             )
@@ -96,10 +96,10 @@ def check_burn(expr: Expr, query: LintedQuery) -> Iterator[TreeDefect]:
         other = NumberLiteral(round(1 - fast, 6) if node.op in ("<", "<=") else fast)
         yield TreeDefect(
             "budget-at-one",
-            f"errors of {budget * 100:g} % spend the budget just as fast as it is given, and page: a fifth more than"
-            " allowed for some minutes wakes somebody, and costs nothing that a month would notice",
+            f"errors of {budget * 100:g} % spend the budget exactly as fast as allowed, and this pages: a fifth more"
+            " for some minutes pages the on-call, but hardly changes the month's budget",
             rewrite_tree(expr, _moving(node, other)),
-            advice="page at 14.4 times the budget over an hour and five minutes, and let the rest be tickets",
+            advice="page at 14.4 times the budget over an hour and five minutes, and send tickets for the rest",
         )
         return
 

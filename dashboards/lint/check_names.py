@@ -45,10 +45,12 @@ def _wrong(name: str, found: Wrong, query: LintedQuery, expr: Expr | None, windo
         why += ", so this alert fires always" if absent else ", so nothing of it can fire the alert"
     fixed = _said_otherwise(name, found.query, expr, window) if found.query and expr is not None else None
     advice = (
-        "" if found.instead or fixed else "nothing took its place: leave it out, or watch what it stood for otherwise"
+        ""
+        if found.instead or fixed
+        else "it has no replacement: remove it, or watch the same thing with another metric"
     )
     if found.kind == "part":
-        advice = "take _bucket for quantiles, _sum over _count for a mean, _count for how many"
+        advice = "use _bucket for quantiles, _sum divided by _count for a mean, _count for a number of events"
     renames = ((name, found.instead),) if found.instead else ()
     return TreeDefect(_CODES[found.kind], why, fixed, advice, warning=not found.sure, renames=renames)
 

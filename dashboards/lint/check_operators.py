@@ -33,7 +33,7 @@ def check_unit(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[Tre
     if query.unit == "percent" and upper(expr, metrics) == 1.0:
         yield TreeDefect(
             "ratio-as-percent",
-            "it is from 0 to 1 and shown as per cent of 100: a full one reads 1 %",
+            "the value is from 0 to 1 but shown as percent of 100: 100 % reads as 1 %",
             Binary("*", NumberLiteral(100.0), expr),
             advice="or take the unit percentunit",
         )

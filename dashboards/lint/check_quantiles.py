@@ -29,7 +29,7 @@ def check_quantiles(expr: Expr, query: LintedQuery) -> Iterator[TreeDefect]:
             if inner is not None:
                 yield TreeDefect(
                     "mean-of-quantiles",
-                    "the mean of quantiles of several moments is a quantile of nothing: take one over the whole time",
+                    "a mean of quantiles over time is not a quantile: calculate one quantile over the whole time",
                     swap_node(expr, node, _longer(inner, node.args[0].range)),
                 )
 
@@ -46,7 +46,7 @@ def _arguments(expr: Expr, node: Call, path: Path, query: LintedQuery) -> Iterat
             grouping = tuple(x for x in inside.grouping if x != "le") if inside.without else (*inside.grouping, "le")
             fixed = swap_node(expr, node, replace(node, args=(rank, replace(inside, grouping=tuple(sorted(grouping))))))
             yield TreeDefect(
-                "quantile-without-le", "the buckets are added up without `le`, so there is no quantile", fixed
+                "quantile-without-le", "the buckets are summed without `le`, so the result is no quantile", fixed
             )
         elif inside.op in ("max", "min"):
             fixed = swap_node(expr, node, replace(node, args=(rank, replace(inside, op="sum"))))
@@ -70,7 +70,7 @@ def _mean(expr: Expr, node: Aggregate) -> Iterator[TreeDefect]:
         if not _is_one_series(inner, node):
             yield TreeDefect(
                 "mean-of-quantiles",
-                f"the {'mean' if node.op == 'avg' else 'sum'} of quantiles is a quantile of nothing: a replica with ten"
+                f"the {'mean' if node.op == 'avg' else 'sum'} of quantiles is not a quantile: a replica with ten"
                 " requests weighs as much as one with ten thousand",
                 swap_node(expr, node, _whole(inner, node)),
             )

@@ -65,8 +65,8 @@ def check_since_start(expr: Expr, metrics: Metrics, window: float) -> Iterator[T
                     continue
                 yield TreeDefect(
                     "lifetime-average",
-                    "both sides count from the engine's start, so this is the mean of its life: after a day, ten bad"
-                    " minutes hardly move it",
+                    "both sides count from the engine's start, so this is the mean since then: after a day, ten bad"
+                    " minutes hardly change it",
                     swap_node(expr, node, _over(node, several, "rate", window)),
                 )
         elif isinstance(node, Call) and node.func == "histogram_quantile" and not _has_rate(node):
@@ -74,7 +74,7 @@ def check_since_start(expr: Expr, metrics: Metrics, window: float) -> Iterator[T
             if raw:
                 yield TreeDefect(
                     "lifetime-quantile",
-                    "buckets count from the engine's start, so this is the quantile of its whole life",
+                    "buckets count from the engine's start, so this is the quantile since its start",
                     swap_node(expr, node, _over(node, raw, "rate", window)),
                 )
 

@@ -38,7 +38,7 @@ def check_shown(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[Tr
     if query.thresholds == DEFAULT_THRESHOLD and query.unit != "percent":
         yield TreeDefect(
             "default-threshold",
-            "the colour changes at 80, which Grafana puts into every panel: of this value 80 means nothing",
+            "the colour changes at 80, Grafana's default in every panel, which has no meaning for this value",
             advice="take the limit of a rule, or remove the threshold",
             warning=True,
         )
@@ -71,7 +71,7 @@ def check_means(expr: Expr) -> Iterator[TreeDefect]:
             left, right = (replace(node, op="sum", expr=side) for side in (ratio.left, ratio.right))
             yield TreeDefect(
                 "mean-of-means",
-                "the mean of means is the mean of nothing: a replica with ten requests weighs as much as one with ten"
+                "a mean of means is not the mean of all: a replica with ten requests weighs as much as one with ten"
                 " thousand",
                 swap_node(expr, node, Binary("/", left, right)),
             )

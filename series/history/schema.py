@@ -162,7 +162,7 @@ def failure(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
             "disk_full", f"the disk of {path.parent} is full: make room there, history goes on by itself"
         )
     if code in _CORRUPT:
-        return HistoryError("corrupt", f"{path} is damaged ({error}): the agent sets it aside and begins anew")
+        return HistoryError("corrupt", f"{path} is damaged ({error}): the agent renames it and starts a new file")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return HistoryError("busy", f"{path} is being written by another process: try again")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH) or (

@@ -14,6 +14,25 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).with_name("terminal")
 WIDTHS = (60, 80, 120)
 THRASH = "tests/captures/ledger/thrash.kvcap"
+HELPED = (
+    "run",
+    "web",
+    "tap",
+    "notify",
+    "mcp",
+    "config",
+    "history",
+    "review",
+    "prove",
+    "gate",
+    "record",
+    "rules",
+)
+"""Commands that serve, write files or need a history: their help stands for them."""
+
+COLOURED = ("triage", "check", "knee", "top", "lint")
+"""Commands whose text is also kept in colour, at 80 columns: the width changes the lines and not the colours."""
+
 COMMANDS = {
     "cache": ("cache", THRASH),
     "knee": ("knee", "app/demo/few_slots.kvcap"),
@@ -24,14 +43,22 @@ COMMANDS = {
     "check": ("check", "app/demo/few_slots.kvcap"),
     "explain": ("explain", "KVC01"),
     "triage": ("triage", "app/demo/heavy_tenant.kvcap"),
+    "top": ("top", "--once", "app/demo/few_slots.kvcap"),
+    "lint": ("lint", "dashboards/generated/boards/kv.json"),
+    "upgrade": ("upgrade", "vllm", "0.31.0", "0.32.0"),
+    **{f"help-{name}": (name, "--help") for name in HELPED},
 }
 """Name of a golden text -> words of the command, in the root of the tree."""
 
 
-def printed(words: tuple[str, ...], columns: int) -> str:
+def printed(words: tuple[str, ...], columns: int, colour: bool = False) -> str:
     """What a command prints into a pipe of so many columns, in UTC."""
-    before = {name: os.environ.get(name) for name in ("COLUMNS", "TZ")}
+    before = {name: os.environ.get(name) for name in ("COLUMNS", "TZ", "FORCE_COLOR", "NO_COLOR")}
     os.environ.update(COLUMNS=str(columns), TZ="UTC")
+    os.environ.pop("NO_COLOR", None)
+    os.environ.pop("FORCE_COLOR", None)
+    if colour:
+        os.environ["FORCE_COLOR"] = "1"
     time.tzset()
     here, out = Path.cwd(), io.StringIO()
     os.chdir(ROOT)
@@ -45,7 +72,7 @@ def printed(words: tuple[str, ...], columns: int) -> str:
     finally:
         os.chdir(here)
         for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         time.tzset()
     return out.getvalue()
 
@@ -54,6 +81,13 @@ def path(name: str, columns: int) -> Path:
     return FOLDER / f"{name}-{columns}.txt"
 
 
+def coloured_path(name: str) -> Path:
+    return FOLDER / f"{name}-80-colour.txt"
+
+
 def texts(name: str) -> dict[Path, str]:
     """The golden texts of a command by their files, as they are now."""
-    return {path(name, columns): printed(COMMANDS[name], columns) for columns in WIDTHS}
+    found = {path(name, columns): printed(COMMANDS[name], columns) for columns in WIDTHS}
+    if name in COLOURED:
+        found[coloured_path(name)] = printed(COMMANDS[name], 80, colour=True)
+    return found

@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
         "--for", dest="seconds", default="12s", metavar="TIME", help="time to observe live engines (default: 12s)"
     )
     add_output_options(parser, "both documents and the rows that are shown")
-    parser.add_argument("--all", action="store_true", help="every signal, also signals that hardly differ")
+    parser.add_argument("--all", action="store_true", help="every signal, including those that hardly differ")
     add_judging_options(parser)
     parser.set_defaults(do=do)
 

@@ -59,7 +59,7 @@ def add(commands: Any) -> None:
         metavar="TIME",
         help=f"time to observe the targets ({PAST_FIRST_SCRAPE})",
     )
-    checked.add_argument("--offline", action="store_true", help="the file alone: connect to no target")
+    checked.add_argument("--offline", action="store_true", help="check only the file: connect to no target")
     checked.set_defaults(do=check)
 
 

@@ -78,7 +78,7 @@ def _enough(rows: Sequence[ReplayRow], of: Lookups) -> list[str]:
     """How much memory is enough, and what today's misses."""
     attainable = rows[-1].token_hit_rate
     if not attainable:
-        return ["No prompt begins as an earlier one did: no cache would hit anything."]
+        return ["No prompt begins like an earlier one, so no cache would have a hit."]
     sizes = [row for row in rows if row.capacity_blocks is not None]
     told = []
     for share in (0.5, 0.9):

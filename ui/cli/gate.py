@@ -88,7 +88,7 @@ def _add_play(actions: Any) -> None:
         "--concurrency", type=int, default=256, metavar="N", help="requests at the same time, at most (256)"
     )
     play.add_argument("--keep", type=Path, metavar="DIR", help="directory to keep the candidate's recordings in")
-    play.add_argument("--dry-run", action="store_true", help="print what would be sent; send nothing")
+    play.add_argument("--dry-run", action="store_true", help="print the requests without sending them")
     add_output_options(play, "the report of the gate")
     add_judging_options(play)
 

@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
         description="Checks Grafana boards and Prometheus rules that read LLM engines: names that the engine in use"
         " does not have, counters and gauges taken for one another, averages of the whole life, quantiles of nothing,"
         " limits that are never reached, and more.",
-        epilog="exit codes: 0 nothing is wrong, 1 something is, 2 bad use, 3 nothing found but not all could be read",
+        epilog="exit codes: 0 no defect, 1 a defect, 2 bad use, 3 no defect found but not everything could be read",
     )
     parser.add_argument(
         "source",
@@ -56,11 +56,16 @@ def add(commands: Any) -> None:
         help="the version in use, such as vllm=0.11.2 (default: the newest known)",
     )
     parser.add_argument(
-        "--page", type=Path, action="append", default=[], metavar="FILE", help="a saved /metrics page, for its buckets"
+        "--page",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a saved /metrics page, to read its bucket bounds from",
     )
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="token of a Grafana account with read access")
     parser.add_argument("--ca-file", type=Path, metavar="FILE", help="CA certificate of the Grafana server (PEM)")
-    parser.add_argument("--no-warnings", action="store_true", help="errors alone: wrong or empty queries")
+    parser.add_argument("--no-warnings", action="store_true", help="errors only: wrong or empty queries")
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     add_rules_option(parser)
     parser.set_defaults(do=do)

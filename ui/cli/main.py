@@ -26,7 +26,7 @@ from kvitals.ui.cli.launch import EXIT_INTERRUPTED, STOPPED, stop
 GROUPS = {
     "diagnose": {
         "triage": "what is wrong, the proof and the lever",
-        "top": "every engine live on one screen, the sick ones first",
+        "top": "every engine live on one screen, those with problems first",
         "cache": "what the cache holds, what was lost, and which tenant paid for which",
         "trace": "where the time of a request went",
         "compare": "two engines or two windows, side by side",

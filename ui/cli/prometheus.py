@@ -35,7 +35,7 @@ CONFIGURED = "[prometheus]"
 
 def add_options(parser: argparse.ArgumentParser, moments: str = "") -> None:
     """`--prometheus` and how the server is reached. moments: the command's options that choose what time is judged."""
-    group = parser.add_argument_group("a fleet, from a Prometheus, Thanos, Mimir or VictoriaMetrics")
+    group = parser.add_argument_group("a fleet, from Prometheus, Thanos, Mimir or VictoriaMetrics")
     group.add_argument(
         "--prometheus",
         nargs="?",

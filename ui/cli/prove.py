@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
         " errors, preemptions, a restart. If this command is killed, a second process runs the rollback.",
     )
     parser.add_argument("source", metavar="URL", help="the engine that changes")
-    parser.add_argument("finding", nargs="?", default="", metavar="CODE", help="the finding whose lever is pulled")
+    parser.add_argument("finding", nargs="?", default="", metavar="CODE", help="the finding whose lever is tried")
     parser.add_argument(
         "--apply", metavar="CMD", help="command that makes the change; words, no shell (or sh -c '...')"
     )
@@ -183,7 +183,7 @@ def _remember(proof: Proof, history: Path, console: Console) -> None:
         if leave_outcome(history, proof):
             console.print(Text(f"the agent of this node writes this into its history, {history}"), style="dim")
     except OSError as error:
-        console.print(Text(f"the history of this node does not get this proof: {error}"), style="yellow")
+        console.print(Text(f"this proof cannot be stored in the node's history: {error}"), style="yellow")
 
 
 def _title(proof: Proof) -> str:

@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     new.set_defaults(do=start)
     tested = commands.add_parser("test", help="run the cases of rules of your own")
     _add_paths(tested, "directories of rules, or case files")
-    tested.add_argument("--verbose", "-v", action="store_true", help="each case, those that pass too")
+    tested.add_argument("--verbose", "-v", action="store_true", help="print every case, including those that pass")
     tested.set_defaults(do=test)
     linted = commands.add_parser("lint", help="what is not right with rules of your own, with file and line")
     _add_paths(linted, "directories of rules")

@@ -122,12 +122,16 @@ def _add_known(group: Any) -> None:
         "--overhead", metavar="SHARE", help="share of GPU memory that the engine does not use (0, the bound)"
     )
     group.add_argument(
-        "--activations", metavar="GB", help="activations of all GPUs, as the engine reports them (0, the bound)"
+        "--activations",
+        metavar="GB",
+        help="memory for activations on all GPUs, as the engine reports it (0, the bound)",
     )
     group.add_argument(
         "--max-num-batched-tokens", metavar="N", help="tokens of a step, for the estimate (as vLLM chooses for the GPU)"
     )
-    group.add_argument("--max-num-seqs", metavar="N", help="requests of a step, for the estimate (likewise)")
+    group.add_argument(
+        "--max-num-seqs", metavar="N", help="requests of a step, for the estimate (as vLLM chooses for the GPU)"
+    )
     group.add_argument(
         "--gpu-memory-utilization", metavar="SHARE", help=f"share of GPU memory, for the estimate ({UTILIZATION:g})"
     )

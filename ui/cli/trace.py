@@ -75,7 +75,7 @@ def add(commands: Any) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--slowest", type=int, metavar="N", help="the slowest kept requests, and why they were slow")
     which.add_argument("--newest", type=int, metavar="N", help="the newest requests")
-    parser.add_argument("--tenant", default="", metavar="T", help="only this tenant, by its pseudonym")
+    parser.add_argument("--tenant", default="", metavar="T", help="show only the tenant with this pseudonym")
     which.add_argument(
         "--flame",
         action="store_true",

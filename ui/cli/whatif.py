@@ -63,7 +63,10 @@ def add(commands: Any) -> None:
         "--horizon", default="5m", metavar="TIME", help="priority: how long a session stays active (5m)"
     )
     parser.add_argument(
-        "--prefill-rate", type=float, metavar="TOKENS", help="prompt tokens that a node computes in a second, for times"
+        "--prefill-rate",
+        type=float,
+        metavar="TOKENS",
+        help="prompt tokens that a node computes in a second; needed for latencies",
     )
     add_output_options(parser, "the rows")
     parser.set_defaults(do=do)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
 from kvitals.ui.cli.narrow import columns_that_fit, print_hanging
-from tests.goldens.terminal import COMMANDS, WIDTHS, path, printed
+from tests.goldens.terminal import COLOURED, COMMANDS, WIDTHS, coloured_path, path, printed
 
 TO_COPY = "--kv-events-config"
 """A setting to copy stands in one line, however long it is."""
@@ -24,6 +25,17 @@ def test_the_text_is_the_golden_one_and_fits(name: str) -> None:
         assert [line for line in text.splitlines() if len(line) > columns and TO_COPY not in line] == [], columns
         golden = path(name, columns).read_text(encoding="utf-8")
         assert text == golden, "run: make goldens GOLDENS=terminal, and read the difference"
+
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.mark.parametrize("name", COLOURED)
+def test_the_coloured_text_is_the_golden_one_and_has_the_same_words(name: str) -> None:
+    text = printed(COMMANDS[name], 80, colour=True)
+    assert text == coloured_path(name).read_text(encoding="utf-8"), "run: make goldens GOLDENS=terminal"
+    lines = [line.rstrip() for line in ESCAPE.sub("", text).splitlines()]
+    assert lines == path(name, 80).read_text(encoding="utf-8").splitlines()
 
 
 def _console(columns: int) -> Console:
