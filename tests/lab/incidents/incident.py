@@ -44,8 +44,9 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Act(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Something that is done to an engine, or to the host, during the incident."""
 
-    do: Literal["stop_core", "kill", "restart", "pauses", "neighbours"]
-    """`pauses` and `neighbours` last until the incident ends."""
+    do: Literal["stop_core", "kill", "restart", "pauses", "neighbours", "swap_adapter"]
+    """`pauses` and `neighbours` last until the incident ends. `swap_adapter`: one more is loaded and unloaded over
+    the API that serves text."""
     engine: str = "engine"
     after_s: float = 0.0
     share: float = 0.0
@@ -74,6 +75,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     adapters: int = 0
     tap: bool = False
     sticky: bool = False
+    shares: tuple[int, ...] = ()
     baseline_s: float = BASELINE_S
     incident_s: float = INCIDENT_S
 
@@ -174,6 +176,7 @@ def _incident(file: _File, name: str, seed: int, drawn: dict[str, Any]) -> Incid
         adapters=file.adapters,
         tap=file.tap,
         sticky=file.sticky,
+        shares=file.shares,
         baseline_s=file.baseline_s,
         incident_s=file.incident_s,
     )

@@ -17,8 +17,11 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+
+import aiohttp
 
 from ..engines import Engines, FlagValue
 from ..load import TENANT_HEADER, Load
@@ -33,8 +36,8 @@ from ..systems import Site, site_of
 from ..traffic import InfiniteCache
 from .incident import Act, Incident
 
-ENVIRONMENT = {"PYTHONPATH": str(ENGINE_SIDE / "host_tier")}
-"""Of the fork server: engines with a host tier find its specification there."""
+ENVIRONMENT = {"PYTHONPATH": str(ENGINE_SIDE / "host_tier"), "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+"""Of the fork server: engines with a host tier find its specification there; those with adapters load more when asked."""
 ADAPTERS = HOME / "adapters"
 DRAIN_S = 1.0
 RECORDER_LIMIT_S = 180.0
@@ -144,6 +147,9 @@ class Stand:
         if act.do == "neighbours":
             self._lasting.append(asyncio.create_task(neighbours(act.number)))
             return
+        if act.do == "swap_adapter":
+            await _swap_adapter(self.site.doors[0])
+            return
         assert self.lab is not None, "only engines of the fork server can be acted upon"
         match act.do:
             case "kill":
@@ -174,6 +180,16 @@ class Stand:
             "acts": self.acts,
             "phases": [{"name": p.name, **p.load.truth(), "engines": p.servers} for p in self.phases],
         }
+
+
+async def _swap_adapter(url: str) -> None:
+    """Load one more adapter, under a name of its own, and unload it."""
+    adapter = {"lora_name": "late", "lora_path": str(adapters(1)[0])}
+    async with aiohttp.ClientSession() as session:
+        for what, asked in (("load", adapter), ("unload", {"lora_name": "late"})):
+            async with session.post(f"{url}/v1/{what}_lora_adapter", json=asked) as answer:
+                if answer.status != HTTPStatus.OK:
+                    raise LabError(f"no adapter can be {what}ed: {answer.status} {await answer.text()}")
 
 
 async def neighbours(number: int) -> None:
