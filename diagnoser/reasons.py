@@ -39,7 +39,9 @@ def describe_false(
         return ", ".join(is_(n) for n in dict.fromkeys([*names, *signals_in(right)]))
     limit = render(decided.right, unit)
     if signals_in(right):
-        limit = f"{plain(str(right).replace(SIGNAL_PREFIX, ''))} ({limit})"
+        formula = plain(str(right).replace(SIGNAL_PREFIX, ""))
+        calls = "(" in formula  # a reader knows a product, and no function of PromQL
+        limit = f"{limit} ({', '.join(map(is_, signals_in(right)))})" if calls else f"{formula} ({limit})"
     value = render_apart(known[names[0]].values.get(entity), decided.right, unit)
     return f"{plain(names[0])} is {value}, {_NOT[decided.comparison.op]} {limit}"
 

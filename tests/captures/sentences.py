@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -145,9 +145,10 @@ def _counted(pipeline: Pipeline, document: Triage) -> Iterator[str]:
     if said is None or document.verdict[: said.start()].endswith("% of "):
         return
     kept, seen = (int(said[name].replace(",", "")) for name in ("kept", "seen"))
-    came = _grown(pipeline, document, "kvitals_ttft_seconds_count", None)
+    kept_by = {j.entity["engine"] for j in pipeline.judgements if j.rule.code == "LAT01" and j.outcome == "clear"}
+    came = _grown(pipeline, document, "kvitals_ttft_seconds_count", None, kept_by)
     objective = max(slo.seconds for slo in document.slo if slo.name.startswith("ttft")) if document.slo else None
-    late = came - _grown(pipeline, document, "kvitals_ttft_seconds_bucket", objective)
+    late = came - _grown(pipeline, document, "kvitals_ttft_seconds_bucket", objective, kept_by)
     # PromQL extrapolates to the ends of the window, by at most a tenth here, and rounds.
     if kept != seen or abs(seen - came) > 0.2 * came + 2:
         yield f"{came:g} first tokens were counted in the window, and the verdict is “{document.verdict}”"
@@ -155,8 +156,8 @@ def _counted(pipeline: Pipeline, document: Triage) -> Iterator[str]:
         yield f"{late:g} first tokens were late, and the verdict is “{document.verdict}”"
 
 
-def _grown(pipeline: Pipeline, document: Triage, name: str, bound: float | None) -> float:
-    """What a counter grew by in the window, over all its series; of a histogram's bucket, of the largest within it."""
+def _grown(pipeline: Pipeline, document: Triage, name: str, bound: float | None, engines: Collection[str]) -> float:
+    """What a counter of some engines grew by in the window; of a histogram's bucket, of the largest within `bound`."""
     families = pipeline.judge.signals.source.families
     grown: dict[str, dict[float, float]] = {}
     for frame in families.select([Matcher(METRIC_NAME, MatchOp.EQ, name)], document.window.start, document.window.end):
@@ -164,7 +165,7 @@ def _grown(pipeline: Pipeline, document: Triage, name: str, bound: float | None)
             values = frame.values[:, column]
             values = values[values == values]
             edge = float(labels.get("le", "0"))
-            if len(values) and (bound is None or edge <= bound):
+            if labels.get("engine") in engines and len(values) and (bound is None or edge <= bound):
                 one = grown.setdefault(labels.get("engine", ""), {})
                 one[edge] = one.get(edge, 0.0) + float(values[-1] - values[0])
     return sum(edges[max(edges)] for edges in grown.values())
