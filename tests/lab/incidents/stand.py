@@ -37,7 +37,7 @@ from ..traffic import InfiniteCache
 from .incident import Act, Incident
 
 ENVIRONMENT = {"PYTHONPATH": str(ENGINE_SIDE / "host_tier"), "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-"""Of the fork server: engines with a host tier find its specification there; those with adapters load more when asked."""
+"""Of the fork server: engines with a host tier find its specification there; adapters can be loaded later."""
 ADAPTERS = HOME / "adapters"
 DRAIN_S = 1.0
 RECORDER_LIMIT_S = 180.0
