@@ -195,7 +195,7 @@ class Findings:
             if symptom.rule.code in self._explains(j):
                 if id(j) not in self._reasons:
                     clear = j.outcome == "clear"
-                    self._reasons[id(j)] = self._because(j) if clear else f"{self.superseded(j)} says it better"
+                    self._reasons[id(j)] = self._because(j) if clear else f"covered by {self.superseded(j)}"
                 found.append(self._ruled_out(j, self._reasons[id(j)]))
         return found
 
