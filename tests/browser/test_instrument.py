@@ -111,6 +111,22 @@ def test_a_back_that_streamlit_loses_is_asked_for_again(url: str, driver: webdri
     assert driver.current_url == left, "one link is one step of Back"
 
 
+@pytest.mark.parametrize("title", ["Cache", "Triage"])
+def test_a_link_of_the_sidebar_that_streamlit_loses_is_asked_for_again(
+    url: str, driver: webdriver.Chrome, title: str
+) -> None:
+    visit(driver, f"{url}/?source={CASCADE}")
+    wait_for(driver, "Noisy tenant evicts")
+    go(driver, "Rules")
+    wait_until_at_rest(driver)
+    driver.execute_script(
+        "const send = WebSocket.prototype.send; window.lost = 0;"
+        "WebSocket.prototype.send = function (data) { if (window.lost++) { send.call(this, data); } };"
+    )
+    go(driver, title)
+    assert driver.execute_script("return window.lost") > 1
+
+
 def test_tenants_begin_with_culprit_victims_and_cost(url: str, driver: webdriver.Chrome) -> None:
     visit(driver, f"{url}/?page=tenants&source={CASCADE}")
     wait_for(driver, "Fairness indices")

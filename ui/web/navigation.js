@@ -33,17 +33,28 @@ if (!window.kvitalsNavigation) {
     else if (Date.now() - moved < 2000) history.replaceState(state, title, url);
     else query = setTimeout(() => push(state, title, url), 300);
   };
-  // Streamlit merges requests that come during a run: a chart that reports its state takes the page of a Back that was
-  // pressed just before it. Where the page at rest is not the one of the address for a second, Back is asked for again.
-  let elsewhere = 0;
+  // Streamlit merges requests that come during a run: a chart that reports its state, or a page that draws itself again,
+  // takes the page of a link or a Back just before it. Where the page at rest is not the wanted one for a second, it is
+  // asked for again, a link three times at most.
+  let elsewhere = 0, asked = null;
+  addEventListener('click', e => {
+    const link = e.target.closest?.('a[data-testid="stSidebarNavLink"]');
+    if (!link || e.button || e.ctrlKey || e.metaKey || e.shiftKey || e.altKey) return;
+    const path = new URL(link.href).pathname;
+    asked = {path, page: path.split('/').pop(), again: asked?.path === path ? asked.again + 1 : 0};
+  }, true);
+  addEventListener('popstate', () => { asked = null; });
   setInterval(() => {
     const shown = document.querySelector('[data-shown-page]')?.dataset.shownPage;
     const atRest = document.querySelector('[data-testid="stApp"]')?.dataset.testScriptState === 'notRunning';
-    const link = [...document.querySelectorAll('a[data-testid="stSidebarNavLink"]')]
-      .find(e => new URL(e.href).pathname === location.pathname);
-    const wanted = link ? location.pathname.split('/').pop() : shown;
+    const links = [...document.querySelectorAll('a[data-testid="stSidebarNavLink"]')];
+    const to = path => links.find(e => new URL(e.href).pathname === path);
+    if (asked && (asked.page === shown || asked.again > 2)) asked = null;
+    const wanted = asked ? asked.page : to(location.pathname) ? location.pathname.split('/').pop() : shown;
     elsewhere = atRest && shown !== undefined && wanted !== shown ? elsewhere + 1 : 0;
-    if (elsewhere === 4) { elsewhere = 0; dispatchEvent(new PopStateEvent('popstate', {state: history.state})); }
+    if (elsewhere < 4) return;
+    elsewhere = 0;
+    if (asked) to(asked.path)?.click(); else dispatchEvent(new PopStateEvent('popstate', {state: history.state}));
   }, 250);
 }
 mend();
