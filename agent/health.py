@@ -42,8 +42,9 @@ class Health:
     @property
     def problem(self) -> str:
         """Why the agent is not healthy; empty where it is."""
-        return self.halt or self._late("nothing has been judged, the log names the error,", self._judged)
+        late = self._late("no verdict", self._judged)
+        return self.halt or (f"{late}; the log has the reason" if late else "")
 
     def _late(self, what: str, last: float) -> str:
         since, allowed = self._clock() - last, MISSED_CYCLES * self._interval() + SLACK_SECONDS
-        return f"{what} for {since:.0f} s, {allowed:.0f} s are allowed" if since > allowed else ""
+        return f"{what} for {since:.0f} s ({allowed:.0f} s are allowed)" if since > allowed else ""

@@ -18,7 +18,7 @@ import re
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import islice
@@ -50,9 +50,10 @@ from kvitals.agent.exports.ledger_api import LedgerApi, add_ledger_routes
 from kvitals.agent.exports.notes import InThread, Notes, add_notes_routes
 from kvitals.agent.exports.query_turns import NoTurnError, QueryTurns
 from kvitals.agent.exports.requests_api import Requests, add_routes, exemplars
+from kvitals.agent.exports.series_reader import TOO_MANY, HistoryElsewhere, ReadsHistoryError, SeriesReader
 from kvitals.agent.request_body import BodyError, read_body
 from kvitals.rules.model import Family
-from kvitals.series.history.federated import FederatedReader, StoredPast
+from kvitals.series.history.federated import StoredPast
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import (
     Expr,
@@ -70,7 +71,7 @@ from kvitals.series.promql import (
 from kvitals.series.promql.grid import QueryBudget
 from kvitals.series.promql.nodes import rebuild
 from kvitals.series.promql.rewrite import map_children
-from kvitals.series.types import Frame, Labels, Matcher, SeriesSource, SourceView, TooManyCellsError, views
+from kvitals.series.types import Labels, Matcher, SeriesSource
 
 MAX_POINTS = 11_000
 MAX_BODY_BYTES = 1 << 20
@@ -84,13 +85,11 @@ LIMITS = QueryLimits(samples=2_500_000, series=20_000, seconds=10.0)
 """Of one query: 60 MB at its peak."""
 _THREADS = 2
 """Of queries over what is in memory. Those that read history have one thread more, and wait for each other."""
-_SELECT_SECONDS = 5.0
 _BODY_SECONDS = 10.0
 _LARGE_FORM = 16 * 1024
 """Bytes beyond which a form is parsed in a thread: 1 MB of escapes takes 0.6 s."""
 _MAX_FIELDS = 1000
 TARGET_UP = "kvitals_target_up"
-_TOO_MANY = "the query touches too many samples: select fewer series or a shorter range"
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _EVERYTHING: tuple[Matcher, ...] = ()
 _STATUS = {"bad_data": 400, "execution": 422, "internal": 500, "timeout": 503, "unavailable": 503}
@@ -228,7 +227,7 @@ class _Api:
     def __init__(self, parts: ApiParts) -> None:
         self._source = parts.source
         self._past = parts.past
-        self._elsewhere = _Elsewhere() if parts.past is not None else None
+        self._elsewhere = HistoryElsewhere() if parts.past is not None else None
         self._whole_since = parts.whole_since
         self._requests = parts.requests
         self._families = parts.families
@@ -249,7 +248,7 @@ class _Api:
     async def query(self, asked: _Parameters) -> bytes:
         at = asked.time("time", self._clock())
 
-        def answer(read: _Read, limits: QueryLimits) -> object:
+        def answer(read: SeriesReader, limits: QueryLimits) -> object:
             return self._instant(_parsed(asked), read.joined(), at, limits)
 
         return await self._evaluated(asked, answer)
@@ -270,7 +269,7 @@ class _Api:
                 "Try decreasing the query resolution (?step=XX)",
             )
 
-        def answer(read: _Read, limits: QueryLimits) -> object:
+        def answer(read: SeriesReader, limits: QueryLimits) -> object:
             expr = _parsed(asked)
             if isinstance(expr, Range | Subquery | String):
                 kind = "string" if isinstance(expr, String) else "range vector"
@@ -293,7 +292,7 @@ class _Api:
     async def labels(self, asked: _Parameters) -> bytes:
         limit = asked.limit()
 
-        def answer(read: _Read, _: QueryLimits) -> object:
+        def answer(read: SeriesReader, _: QueryLimits) -> object:
             return _first(wire.sort_in_steps({name for labels in self._series(asked, read) for name in labels}), limit)
 
         return await self._evaluated(asked, answer)
@@ -303,7 +302,7 @@ class _Api:
         if not _LABEL.fullmatch(name):
             raise ApiError("bad_data", f'invalid label name: "{name}"')
 
-        def answer(read: _Read, _: QueryLimits) -> object:
+        def answer(read: SeriesReader, _: QueryLimits) -> object:
             found = {one[name] for one in self._series(asked, read) if name in one}
             return wire.encode_list(_first(wire.sort_in_steps(found), limit))
 
@@ -314,7 +313,7 @@ class _Api:
             raise ApiError("bad_data", "no match[] parameter provided")
         limit = asked.limit()
 
-        def answer(read: _Read, _: QueryLimits) -> object:
+        def answer(read: SeriesReader, _: QueryLimits) -> object:
             found = wire.sort_in_steps(self._series(asked, read), key=lambda one: tuple(one.items()))
             return wire.encode_list(dict(labels) for labels in _first(found, limit))
 
@@ -336,7 +335,7 @@ class _Api:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """The page in the format that is asked for; exemplars are in OpenMetrics alone."""
-        now, read = self._clock(), _Read(self._source, self._whole_since, self._loop)
+        now, read = self._clock(), SeriesReader(self._source, self._whole_since, self._loop)
         if metrics_page.prefers_openmetrics(request.headers.get("Accept", "")):
             found = list(self._requests.exemplars()) if self._requests is not None else []
             kind = metrics_page.OPENMETRICS_TYPE
@@ -357,14 +356,14 @@ class _Api:
             end = at - expr.selector.offset
             frames = source.select(expr.selector.all_matchers(), end - expr.range, end)
             if sum(frame.values.size for frame in frames) > limits.samples:
-                raise PromQLError(_TOO_MANY)
+                raise PromQLError(TOO_MANY)
             return wire.matrix(wire.raw_samples(frames))
         if isinstance(expr, Subquery):
             raise PromQLError("a subquery is answered inside of a function only, as in max_over_time(...)")
         found = evaluate(expr, source, at, limits=limits)
         return wire.vector(found, at) if isinstance(found, Vector) else wire.scalar(found, at)
 
-    def _series(self, asked: _Parameters, read: _Read) -> set[Labels]:
+    def _series(self, asked: _Parameters, read: SeriesReader) -> set[Labels]:
         """The label sets in the time that was asked for, in memory and on disk."""
         start, end, texts = asked.time("start", -math.inf), asked.time("end", math.inf), asked.all("match[]")
         if len(texts) > MAX_SELECTORS:
@@ -381,7 +380,7 @@ class _Api:
                 found.update(labels for one in selectors for labels in read.past.labels(one, start, end))
         return found
 
-    async def _evaluated(self, asked: _Parameters, answer: Callable[[_Read, QueryLimits], object]) -> bytes:
+    async def _evaluated(self, asked: _Parameters, answer: Callable[[SeriesReader, QueryLimits], object]) -> bytes:
         """The body of an answer, all of which is worked out in a thread. The time that is spent waiting for a thread
         counts, and work stops soon after the client has gone. A query that reads history begins again in the thread of
         those."""
@@ -395,11 +394,13 @@ class _Api:
             budget = QueryBudget(limits.samples, limits.series, deadline, asked.is_gone)
             try:
                 budget.take(0)
-                return encode_answer(answer(_Read(self._source, self._whole_since, self._loop, budget, past), limits))
+                return encode_answer(
+                    answer(SeriesReader(self._source, self._whole_since, self._loop, budget, past), limits)
+                )
             except PromQLError as error:
                 raise ApiError("timeout" if time.monotonic() >= deadline else "execution", str(error)) from None
 
-        with suppress(_ReadsHistoryError):  # its traceback goes with this block: those frames hold what was read so far
+        with suppress(ReadsHistoryError):  # its traceback goes with this block: those frames hold what was read so far
             return await self.in_thread(asked.address, lambda: timed(self._elsewhere))
         return await self._in_history(asked.address, lambda: timed(self._past), deadline)
 
@@ -435,104 +436,6 @@ async def _turn(turns: QueryTurns, address: str) -> AsyncIterator[None]:
             yield
     except NoTurnError as error:
         raise ApiError("unavailable", f"{error}: ask again in a few seconds") from None
-
-
-class _ReadsHistoryError(Exception):
-    """A query reads history, which the thread of such queries does."""
-
-
-class _Elsewhere:
-    """Stands for history in all other threads."""
-
-    def select(self, *_: object) -> list[Frame]:
-        raise _ReadsHistoryError
-
-    def labels(self, *_: object) -> set[Labels]:
-        raise _ReadsHistoryError
-
-
-class _Read:
-    """Reads a source from another thread than its loop's: the loop takes a view, the thread selects from it.
-
-    budget: what the thread may use; selections spend its `samples`. past: what is on disk. Raises PromQLError where the
-    budget has run out, and TimeoutError when the loop is stuck.
-    """
-
-    def __init__(
-        self,
-        source: SeriesSource,
-        whole_since: Callable[[Sequence[Matcher]], float],
-        loop: asyncio.AbstractEventLoop,
-        budget: QueryBudget | None = None,
-        past: StoredPast | None = None,
-    ) -> None:
-        self.past = past
-        self._source = source
-        self._whole_since = whole_since
-        self._loop = loop
-        self._budget = budget
-
-    def joined(self) -> SeriesSource:
-        """The source with what is on disk before it."""
-        return self if self.past is None else FederatedReader(self, self.past, self._budget)
-
-    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
-        found = self.recent(matchers, start, end)[0]
-        if self._budget is not None:
-            self._budget.take(sum(frame.values.size for frame in found))
-        return found
-
-    def recent(self, matchers: Sequence[Matcher], start: float, end: float) -> tuple[list[Frame], float]:
-        """What is selected, and the time since which that is all there was."""
-        taken, since = self._taken(matchers, start, end)
-        left = self._budget.samples if self._budget is not None else None
-        found = []
-        for view in taken:
-            try:
-                frame = view.frame(self._check, left)
-            except TooManyCellsError:
-                raise PromQLError(_TOO_MANY) from None
-            if frame is not None:
-                found.append(frame)
-                left = None if left is None else left - frame.values.size
-        self._keep(taken)
-        return found, since
-
-    def label_sets(self, matchers: Sequence[Matcher], start: float, end: float) -> tuple[set[Labels], float]:
-        """The series that would be selected, and the time since which these are all there were."""
-        taken, since = self._taken(matchers, start, end)
-        found = {labels for view in taken for labels in view.label_sets(self._check)}
-        self._keep(taken)
-        return found, since
-
-    def _check(self) -> None:
-        if self._budget is not None:
-            self._budget.take(0)
-
-    def _keep(self, taken: Sequence[SourceView]) -> None:
-        def keep() -> None:
-            for view in taken:
-                view.keep()
-
-        self._loop.call_soon_threadsafe(keep)
-
-    def _taken(self, matchers: Sequence[Matcher], start: float, end: float) -> tuple[Sequence[SourceView], float]:
-        self._check()
-        taken: Future[tuple[Sequence[SourceView], float]] = Future()
-
-        def take() -> None:
-            if not taken.set_running_or_notify_cancel():
-                return
-            try:
-                taken.set_result((views(self._source, matchers, start, end), self._whole_since(matchers)))
-            except Exception as error:
-                taken.set_exception(error)
-
-        self._loop.call_soon_threadsafe(take)
-        try:
-            return taken.result(_SELECT_SECONDS)
-        finally:
-            taken.cancel()
 
 
 def _parsed(asked: _Parameters) -> Expr:

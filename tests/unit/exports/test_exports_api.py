@@ -18,10 +18,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
 import kvitals.series.series_view
-from kvitals.agent.exports import api, wire
+from kvitals.agent.exports import api, series_reader, wire
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.browsers import is_cross_site
 from kvitals.agent.exports.host_names import allowed_hosts
+from kvitals.agent.exports.series_reader import SeriesReader
 from kvitals.rules.model import Family
 from kvitals.series.promql import PromQLError, QueryLimits, evaluate
 from kvitals.series.types import Frame, Labels, Matcher
@@ -181,7 +182,7 @@ class TestLimits:
                 time.sleep(0.2)
                 return []
 
-        monkeypatch.setattr(api, "_SELECT_SECONDS", 0.05)
+        monkeypatch.setattr(series_reader, "SELECT_SECONDS", 0.05)
         async with serving(Stuck()) as client:
             assert (await error_of(client, "query", query="x"))[:2] == (503, "timeout")
 
@@ -685,7 +686,7 @@ class TestHistoryQueries:
 
     @staticmethod
     def reads_in_memory() -> int:
-        return sum(type(one) is api._Read for one in gc.get_objects())
+        return sum(type(one) is SeriesReader for one in gc.get_objects())
 
     async def test_what_waits_holds_nothing_that_it_has_read(self) -> None:
         """The traceback of a query that turned out to read history kept its frames: 40 held 300 MB."""
