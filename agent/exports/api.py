@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
-import structlog
 from aiohttp import web
 
 from kvitals.agent.exports import metrics_page, wire
@@ -50,6 +49,7 @@ from kvitals.agent.exports.ledger_api import LedgerApi, add_ledger_routes
 from kvitals.agent.exports.notes import InThread, Notes, add_notes_routes
 from kvitals.agent.exports.query_turns import NoTurnError, QueryTurns
 from kvitals.agent.exports.requests_api import Requests, add_routes, exemplars
+from kvitals.agent.logger import Logger
 from kvitals.agent.request_body import BodyError, read_body
 from kvitals.rules.model import Family
 from kvitals.series.history.federated import FederatedReader, StoredPast
@@ -94,7 +94,7 @@ _TOO_MANY = "the query touches too many samples: select fewer series or a shorte
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _EVERYTHING: tuple[Matcher, ...] = ()
 _STATUS = {"bad_data": 400, "execution": 422, "internal": 500, "timeout": 503, "unavailable": 503}
-_log = structlog.get_logger()
+_log = Logger()
 
 Answer = Callable[["_Parameters"], Awaitable[Any]]
 T = TypeVar("T")
