@@ -234,10 +234,25 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors=letters.NAME)
 
 
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+"""numpy's library starts a thread for each core when it is imported, which takes 0.05 CPU s on two cores. No matrix
+here is large enough to need them."""
+
+
 def _imported(command: str) -> ModuleType:
-    """The module of a command. Ctrl-C meanwhile ends the process: an exception would appear inside of whatever is
-    imported, with its traceback."""
-    name = f"kvitals.ui.cli.{command}"
+    """The module of a command, imported without threads of numpy's. The programs that it starts are not told so."""
+    given = os.environ.get(BLAS_THREADS)
+    os.environ.setdefault(BLAS_THREADS, "1")
+    try:
+        return _import(f"kvitals.ui.cli.{command}")
+    finally:
+        if given is None:
+            del os.environ[BLAS_THREADS]
+
+
+def _import(name: str) -> ModuleType:
+    """A module. Ctrl-C meanwhile ends the process: an exception would appear inside of whatever is imported, with its
+    traceback."""
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         return importlib.import_module(name)
     before = signal.signal(signal.SIGINT, stop)
