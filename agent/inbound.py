@@ -6,12 +6,11 @@ import hmac
 import ssl
 from pathlib import Path
 
-import structlog
-
+from kvitals.agent.logger import Logger
 from kvitals.series.files import load_cert_chain, read_certificates
 from kvitals.series.secret_file import SecretError, secret
 
-log = structlog.get_logger()
+log = Logger()
 
 
 def has_token(authorization: str, file: Path) -> bool:

@@ -16,7 +16,6 @@ from functools import partial
 from urllib.parse import urlsplit
 
 import msgspec
-import structlog
 
 from kvitals.agent.collector import NodeCollector
 from kvitals.agent.collectors.boundary import CollectorRun, Name
@@ -36,6 +35,7 @@ from kvitals.agent.collectors.kv_events_wire import TenantPseudonyms
 from kvitals.agent.command_line import Flags
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.ledger.node_ledgers import LedgerSide
+from kvitals.agent.logger import Logger
 from kvitals.agent.node_context import NodeContext
 from kvitals.agent.records import Record
 from kvitals.agent.requests.observation import PartsRecord
@@ -44,7 +44,7 @@ from kvitals.agent.workers import Worker, WorkerHungError
 from kvitals.config import ConfigError, KvEventsTable
 from kvitals.series.slices import Steps
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 AGAIN_SECONDS = 60.0
 """How often an engine is asked that said where it publishes: its address may be another after a restart."""

@@ -27,12 +27,11 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-import structlog
-
 from kvitals.agent.log_limit import LogLimit
+from kvitals.agent.logger import Logger
 from kvitals.series.types import METRIC_NAME, Labels
 
-log = structlog.get_logger(__name__)
+log = Logger()
 _not_accepted = LogLimit(log.error)
 
 T = TypeVar("T")

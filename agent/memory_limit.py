@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import structlog
-
 from kvitals.agent.collectors import procfs
+from kvitals.agent.logger import Logger
 from kvitals.series.types import METRIC_NAME, Labels
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 DEFAULT_BYTES = 1 << 30
 """The limit where neither the configuration nor a cgroup sets one."""

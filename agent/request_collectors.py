@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import structlog
 
 from kvitals.agent.collector import NodeCollector
 from kvitals.agent.collectors.boundary import CollectorRun, Name
@@ -16,6 +15,7 @@ from kvitals.agent.collectors.parts_in import PartsIn
 from kvitals.agent.collectors.request_log import RequestLogs
 from kvitals.agent.exports.otlp_export import OtlpOut
 from kvitals.agent.gauge_writer import GaugeRows
+from kvitals.agent.logger import Logger
 from kvitals.agent.node_context import NodeContext
 from kvitals.agent.records import Record
 from kvitals.agent.requests.observation import PartsRecord
@@ -28,7 +28,7 @@ from kvitals.series.slices import Steps
 if TYPE_CHECKING:
     from kvitals.agent.collectors.otlp import OtlpSense
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 PARTS = "parts"
 """What holds back all collectors of parts while parts wait to be ingested."""

@@ -246,7 +246,7 @@ class Signals:
         if known is not None and known.version == version is not None and known.since <= at < known.until:
             return known
         exists = _Memo(self.source.finds)
-        there = _Memo(lambda selector: self.source.may_find(selector, at))
+        there = _Memo(lambda selector: exists[selector] and self.source.begins(selector) <= at + MILLISECOND)
         templates = self._templates
         found = frozenset(
             n for n in names if _all_found(templates[n].reads, exists) and _all_found(compiled[n].reads, there)

@@ -24,7 +24,7 @@ from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES, Family, Lever, Overrides, Rule, Signal
 from kvitals.rules.model import SIGNAL_PREFIX as SIGNAL_PREFIX
 from kvitals.rules.origins import PAGE, origins
-from kvitals.rules.shipped import YAML_LOADER
+from kvitals.rules.shipped import YAML_LOADER, value_of
 from kvitals.rules.versions import in_range
 from kvitals.rules.yaml_scalars import check_scalars
 from kvitals.series.files import read_regular
@@ -269,7 +269,7 @@ def _child(node: yaml.Node, key: str | int) -> yaml.Node | None:
 def read_yaml(path: Path, *, bounded: bool = True) -> YamlFile | KnowledgeProblem:
     """Read a file into mappings and lists that still know their lines, or what is wrong with it.
 
-    bounded=False leaves out the pass that refuses aliases and deep nesting: for files that ship.
+    bounded=False is for files that ship, which have no aliases and little nesting.
     """
     try:
         content = read_regular(path, MAX_FILE_BYTES)
@@ -281,7 +281,10 @@ def read_yaml(path: Path, *, bounded: bool = True) -> YamlFile | KnowledgeProble
             return problem
         yaml_loader = _Loader(text)
         node = yaml_loader.get_single_node()
-        data = None if node is None else yaml_loader.construct_document(node)
+        if bounded:
+            data = None if node is None else yaml_loader.construct_document(node)
+        else:
+            data = value_of(yaml_loader, node)
     except UnicodeDecodeError:
         return KnowledgeProblem(path, 0, "not UTF-8 text")
     except yaml.MarkedYAMLError as error:

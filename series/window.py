@@ -143,7 +143,11 @@ class Window:
 
     def finds(self, matchers: tuple[Matcher, ...]) -> bool:
         """Whether there is a series that satisfies all matchers, if only an ended one."""
-        return any(group.selected(matchers)[1] for group in self._groups.values())
+        name = name_of(matchers)
+        if name is not None and len(matchers) == 1:
+            return self.has(name)
+        groups = self._groups.values() if name is None else [g for g in self._groups.values() if g.has(name)]
+        return any(group.selected(matchers)[1] for group in groups)
 
     def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[InstantRow]:
         """The newest row of each group in start <= t <= end, of its matching series."""

@@ -20,16 +20,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-import structlog
-
 from kvitals.agent.gauge_writer import KeyedRows
 from kvitals.agent.ingest_share import OVER_SHARE
+from kvitals.agent.logger import Logger
 from kvitals.agent.records import OK, Record
 from kvitals.agent.series_keys import Key, node_series
 from kvitals.agent.workers import WorkerHungError
 from kvitals.series.window import Window
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 LOG_SECONDS = 600.0
 """How often a failure that goes on is logged again."""

@@ -19,16 +19,16 @@ from pathlib import Path
 
 import msgspec
 import pynvml
-import structlog
 
 from kvitals.agent.collectors import accelerators
 from kvitals.agent.collectors.nvml import MAX_GPUS, THROTTLE, VALUES, Nvml
 from kvitals.agent.gauge_writer import KeyedRows
+from kvitals.agent.logger import Logger
 from kvitals.agent.records import OK, GpuReading, GpuRecord
 from kvitals.agent.series_keys import Key, node_series
 from kvitals.series.window import Window
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 LOOK_SECONDS = 4.0
 """How long a look may take. Without persistence mode a driver needs seconds to start the first time."""

@@ -21,8 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-import structlog
-
 from kvitals.agent.accept_queue import ACCEPTED_AT_ONCE, lengthen_queue
 from kvitals.agent.collectors.grpc_calls import CallTable, OpenCall
 from kvitals.agent.collectors.http2_framing import (
@@ -42,8 +40,9 @@ from kvitals.agent.collectors.http2_framing import (
 )
 from kvitals.agent.connection_table import ConnectionTable, Waiting
 from kvitals.agent.listeners import Listener
+from kvitals.agent.logger import Logger
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 MAX_CALLS = 16
 """At one time, of all connections. The core keeps each one's request until it is whole."""

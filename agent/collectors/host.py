@@ -18,17 +18,17 @@ from contextlib import suppress
 
 import msgspec
 import psutil
-import structlog
 
 from kvitals.agent.collectors import cgroups, procfs, rdma
 from kvitals.agent.collectors.cgroups import Cgroups
 from kvitals.agent.collectors.host_series import Engines, HostSeries
 from kvitals.agent.collectors.procfs import Mount
+from kvitals.agent.logger import Logger
 from kvitals.agent.process_titles import ProcessRef
 from kvitals.agent.records import OK, HostRecord, NodeSample, ProcessSample
 from kvitals.series.window import Window
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 PARTIAL, NOT_APPLICABLE, FAILED = "partial", "not_applicable", "failed"
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from kvitals.agent.collectors.kv_events_publisher import BatchRun, PublisherBatches
-from kvitals.agent.collectors.kv_events_sockets import Ears
 from kvitals.agent.collectors.kv_events_sources import PublisherSource, Refusal
 from kvitals.agent.collectors.kv_events_wire import TenantPseudonyms
 from kvitals.agent.ledger.event import BlockEventBatch, BlocksCleared, KvEventsRecord
@@ -87,6 +86,8 @@ class KvEventsSense:
     """Listens in a thread of its own."""
 
     def __init__(self, names: TenantPseudonyms) -> None:
+        from kvitals.agent.collectors.kv_events_sockets import Ears  # a recording needs no ZeroMQ
+
         self._ears = Ears(names)
         self._sources: tuple[PublisherSource, ...] = ()
         self._refusals: tuple[tuple[str, Refusal], ...] = ()

@@ -7,14 +7,13 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-import structlog
-
 from kvitals.agent.collectors.kv_events_sources import PublisherSource
 from kvitals.agent.collectors.kv_events_stream import EventStream, Message
 from kvitals.agent.collectors.kv_events_wire import TenantPseudonyms, UnbrokenBatches, Wire
 from kvitals.agent.ledger.event import BlockEventBatch, BlocksCleared
+from kvitals.agent.logger import Logger
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 MAX_READY_BLOCKS = 150_000
 """Blocks in batches of one publisher that wait for the next look, about 60 bytes each. Beyond, the oldest leave."""

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-import structlog
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
@@ -37,8 +36,9 @@ from kvitals.agent.collectors.zmq_sockets import (
 )
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.log_limit import LogLimit
+from kvitals.agent.logger import Logger
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 MAX_SOURCES = 256
 FILES_PER_SOURCE = 8

@@ -21,14 +21,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-import structlog
-
 from kvitals.agent.collectors.otlp_intake import SpanIntake
+from kvitals.agent.logger import Logger
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.spans import SpanPseudonyms, SpanReader
 from kvitals.config import Otlp
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 RETRY_OPEN_SECONDS = 30.0
 

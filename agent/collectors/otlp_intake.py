@@ -7,15 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-import structlog
-
 from kvitals.agent.collectors.otlp_wire import OtlpFormatError, SpanGroup
 from kvitals.agent.inbound import has_token
+from kvitals.agent.logger import Logger
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.requests.spans import SpanFields, SpanReader
 from kvitals.config import Otlp
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 SOURCE = "otlp"
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TypedDict
 
 import msgspec
-import structlog
 
 from kvitals.agent.collectors.file_tail import MAX_LINE, Tail, TailBudget, TailPosition
+from kvitals.agent.logger import Logger
 from kvitals.agent.requests.lines import NO_IDENTITY, NOT_A_REQUEST, NOT_JSON, LinePseudonyms, LineReader
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.workers import Worker
@@ -31,7 +31,7 @@ from kvitals.config import ConfigError, RequestLog
 from kvitals.rules.log_map import load_log_map, shipped_log_map
 from kvitals.series.files import read_regular, replace_file
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 LOOK_SECONDS = 4.0
 """How long is waited for a look. Where a file system hangs it goes on in its thread, and no other is begun."""

@@ -24,12 +24,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
-import structlog
 from yarl import URL
 
 from kvitals.agent.collectors.page_parser import DEFAULT_LIMITS, ExpositionError, PageLimits, PageParser, PageSamples
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome
 from kvitals.agent.families import MODELS, SERVER_INFO, VERSION, Translator
+from kvitals.agent.logger import Logger
 from kvitals.agent.memory_limit import LARGE_PAGE_BYTES
 from kvitals.agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
 from kvitals.config.hosts import is_loopback
@@ -41,7 +41,7 @@ from kvitals.series.window import Window
 if TYPE_CHECKING:
     import aiohttp
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 MESSAGES = {
     "refused": "Nothing listens there. Is the engine running, and is the port right?",

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
-import structlog
 from aiohttp import web
 
 from kvitals.agent.exports import metrics_page, wire
@@ -51,6 +50,7 @@ from kvitals.agent.exports.notes import InThread, Notes, add_notes_routes
 from kvitals.agent.exports.query_turns import NoTurnError, QueryTurns
 from kvitals.agent.exports.requests_api import Requests, add_routes, exemplars
 from kvitals.agent.exports.series_reader import TOO_MANY, HistoryElsewhere, ReadsHistoryError, SeriesReader
+from kvitals.agent.logger import Logger
 from kvitals.agent.request_body import BodyError, read_body
 from kvitals.rules.model import Family
 from kvitals.series.history.federated import StoredPast
@@ -93,7 +93,7 @@ TARGET_UP = "kvitals_target_up"
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _EVERYTHING: tuple[Matcher, ...] = ()
 _STATUS = {"bad_data": 400, "execution": 422, "internal": 500, "timeout": 503, "unavailable": 503}
-_log = structlog.get_logger()
+_log = Logger()
 
 Answer = Callable[["_Parameters"], Awaitable[Any]]
 T = TypeVar("T")

@@ -26,8 +26,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-
+from kvitals.agent.logger import Logger
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.config import OtlpOutTable
 from kvitals.series.files import read_regular
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
 
-log = structlog.get_logger(__name__)
+log = Logger()
 
 EXPORT = "otlp"
 

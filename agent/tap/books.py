@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-import structlog
-
+from kvitals.agent.logger import Logger
 from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.tap.context import ContextFields, RequestPseudonyms, context_of
 from kvitals.agent.tap.exchange import Clock, Observation, TapPlace, measured_as
@@ -22,7 +21,7 @@ MAX_PIECES, MAX_WAITING = 16, 8 * 1024
 MAX_UNREAD = 32 * 1024
 """Bytes of a response from which on they are parsed in any turn."""
 
-_log = structlog.get_logger(__name__)
+_log = Logger()
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
-import structlog
 
+from kvitals.agent.logger import Logger
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.series.secret_file import SecretError, secret
 
@@ -27,7 +27,7 @@ CONTENT_TYPE = "application/x-msgpack"
 _TAKEN = (200, 202, 204)
 _HOPELESS = (400, 413, 422)  # trying again would change nothing
 
-_log = structlog.get_logger(__name__)
+_log = Logger()
 _encoder = msgspec.msgpack.Encoder()
 
 

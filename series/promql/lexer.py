@@ -8,7 +8,7 @@ place, and what is handed on cannot exhaust the parser's stack.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvitals.series.promql.promql_error import PromQLError, shorten
 
@@ -22,12 +22,12 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 60
 
 _DURATION = r"(?:[0-9]+(?:ms|[smhdwy]))+"
 _TOKEN = re.compile(
-    r"""(?P<space>\s+|\#[^\n]*)
+    r"""(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)
+    |(?P<space>\s+|\#[^\n]*)
+    |(?P<op>=~|!~|==|!=|<=|>=|[-+*/%^<>=(){}\],])
     |(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
     |(?P<duration>""" + _DURATION + r""")(?![a-zA-Z0-9_.])
-    |(?P<number>(?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))(?![a-zA-Z0-9_.])
-    |(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)
-    |(?P<op>=~|!~|==|!=|<=|>=|[-+*/%^<>=(){}\[\],])""",
+    |(?P<number>(?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))(?![a-zA-Z0-9_.])""",
     re.VERBOSE,
 )  # fmt: skip
 _RANGE = re.compile(rf"\s*(?P<range>{_DURATION})\s*(?::\s*(?P<step>{_DURATION})?\s*)?\]")
@@ -42,8 +42,7 @@ _HINTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     kind: str
     text: str
     offset: int
@@ -62,31 +61,35 @@ def tokenize(text: str, length: int = MAX_LENGTH) -> list[Token]:
     tokens: list[Token] = []
     at = 0
     while at < len(text):
-        token = _next(text, at)
-        if token.kind != "space":
+        found = _TOKEN.match(text, at)
+        if found is None:
+            token = _range(text, at)
             tokens.append(token)
-        at += len(token.text)
+            at += len(token.text)
+        else:
+            kind = found.lastgroup
+            if kind != "space":
+                tokens.append(Token(kind or "", found.group(), at))
+                if kind == "duration":
+                    _check_duration(found.group(), at)
+            at = found.end()
         if len(tokens) > most:
             raise PromQLError(f"the query has more than {most} tokens: split it", offset=at)
     _check_depth(tokens)
     return tokens
 
 
-def _next(text: str, at: int) -> Token:
-    if text[at] == "[":
-        found = _RANGE.match(text, at + 1)
-        if not found:
-            raise PromQLError("expected a duration as in [5m], or a subquery as in [1h:1m]", offset=at)
-        _check_duration(found["range"], at)
-        _check_duration(found["step"] or "1m", at)
-        return Token("range", text[at : found.end()], at)
-    found = _TOKEN.match(text, at)
-    if not found:
+def _range(text: str, at: int) -> Token:
+    """The bracketed range at a place where no other token is. Raises PromQLError."""
+    if text[at] != "[":
         hint = _HINTS.get(text[at], f"cannot read {shorten(text[at : at + 20])!r}")
         raise PromQLError(hint, offset=at)
-    if found.lastgroup == "duration":
-        _check_duration(found.group(), at)
-    return Token(found.lastgroup or "", found.group(), at)
+    found = _RANGE.match(text, at + 1)
+    if not found:
+        raise PromQLError("expected a duration as in [5m], or a subquery as in [1h:1m]", offset=at)
+    _check_duration(found["range"], at)
+    _check_duration(found["step"] or "1m", at)
+    return Token("range", text[at : found.end()], at)
 
 
 def _check_duration(text: str, at: int) -> None:

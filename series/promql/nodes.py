@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, escape
@@ -48,14 +48,7 @@ class Expr:
 
     def children(self) -> list[Expr]:
         """The direct sub-expressions, from left to right."""
-        found: list[Expr] = []
-        for name in _parts(type(self)):
-            value = getattr(self, name)
-            if isinstance(value, tuple):
-                found += value
-            elif value is not None:
-                found.append(value)
-        return found
+        return []
 
     def walk(self) -> Iterator[Expr]:
         """This node and everything below it, parents first."""
@@ -64,19 +57,6 @@ class Expr:
             node = todo.pop()
             yield node
             todo += reversed(node.children())
-
-
-_PART_TYPES = ("Expr", "Selector", "tuple[Expr, ...]", "Expr | None")
-_known_parts: dict[type[Expr], tuple[str, ...]] = {}
-
-
-def _parts(node: type[Expr]) -> tuple[str, ...]:
-    """The fields of a node that hold sub-expressions: one, several or None."""
-    parts = _known_parts.get(node)
-    if parts is None:
-        every = fields(node)  # type: ignore[arg-type]  # a dataclass, all of them
-        parts = _known_parts[node] = tuple(field.name for field in every if field.type in _PART_TYPES)
-    return parts
 
 
 N = TypeVar("N", bound=type[Expr])
@@ -164,6 +144,9 @@ class Range(Expr):
     selector: Selector
     range: float
 
+    def children(self) -> list[Expr]:
+        return [self.selector]
+
     def __str__(self) -> str:
         return f"{self.selector.base()}[{duration(self.range)}]{_offset(self.selector.offset)}"
 
@@ -177,6 +160,9 @@ class Subquery(Expr):
     range: float
     step: float | None = None
     offset: float = 0.0
+
+    def children(self) -> list[Expr]:
+        return [self.expr]
 
     def __str__(self) -> str:
         inner = str(self.expr)
@@ -193,6 +179,9 @@ class Call(Expr):
     func: str
     args: tuple[Expr, ...] = ()
 
+    def children(self) -> list[Expr]:
+        return [*self.args]
+
     def __str__(self) -> str:
         return f"{self.func}({', '.join(map(str, self.args))})"
 
@@ -208,6 +197,9 @@ class Aggregate(Expr):
     without: bool = False
     param: Expr | None = None
 
+    def children(self) -> list[Expr]:
+        return [self.expr] if self.param is None else [self.expr, self.param]
+
     def __str__(self) -> str:
         by = ""
         if self.without or self.grouping:
@@ -222,6 +214,9 @@ class Unary(Expr):
     """Unary minus; plus is dropped when parsing."""
 
     expr: Expr
+
+    def children(self) -> list[Expr]:
+        return [self.expr]
 
     def __str__(self) -> str:
         simple = isinstance(self.expr, Selector | Call | Aggregate)
@@ -258,6 +253,9 @@ class Binary(Expr):
     right: Expr
     returns_bool: bool = False
     matching: Matching = Matching()
+
+    def children(self) -> list[Expr]:
+        return [self.left, self.right]
 
     def __str__(self) -> str:
         words = [self.op, "bool" if self.returns_bool else "", str(self.matching)]

@@ -16,12 +16,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from kvitals.app.pipeline import Pipeline, Setup, span_at
-from kvitals.app.sources.recording import judge_recording, judged_before, span_of, with_window
+from kvitals.app.sources.recording import replay_moments, span_of
 from kvitals.config import Config
-from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import load
 from kvitals.rules.proof import PROOF_FILE, Proof, RuleProof, read_proofs, write_proofs
-from kvitals.series.recordings import CaptureReader
 from tests.captures.looks import knowledge, setup
 
 ROOT = Path(__file__).parents[2]
@@ -39,16 +37,10 @@ def recordings() -> list[Path]:
 
 def fired(path: Path) -> frozenset[str]:
     """The codes of the rules that fire at some moment of a recording, or in triage at its end."""
-    first, last = span_of(path)
-    under = _setup(path)
-    codes = _now(judge_recording(path, under).pipeline)
-    pipeline = Pipeline(with_window(under, last - first), DocumentSource("capture", path.name))
-    with CaptureReader.open(path) as reader:
-        pipeline.node.expect(reader.header.meta)
-        for _ in judged_before(last, pipeline, reader):
-            codes |= _now(pipeline)
-    pipeline.flush(last)
-    pipeline.observe_span(span_at(first, last))
+    codes: set[str] = set()
+    for _, pipeline in replay_moments(path, _setup(path)):
+        codes |= _now(pipeline)
+    pipeline.observe_span(span_at(*span_of(path)))  # the end as the agent judges it
     return frozenset(codes | _now(pipeline))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from kvitals.app import cache, request_sources
 from kvitals.rules.loader import load
 from kvitals.ui.cli import check, triage
 from kvitals.ui.review.markdown import markdown
@@ -56,7 +57,7 @@ def texts(name: str) -> dict[str, str]:
         made = msgspec.structs.replace(made, made=made.end)
         return {f"{name}.md": markdown(made), f"{name}.json": _json([msgspec.to_builtins(made)])}
     command = COMMANDS[name]
-    with judged_once(check, triage):
+    with judged_once(cache, check, request_sources, triage):
         plain, machine = answer(command, COLUMNS), answer([*command, "--json"])
     head = f"$ kvitals {' '.join(command)}    exit code {plain.code}\n"
     return {

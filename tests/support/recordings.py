@@ -1,23 +1,56 @@
-"""Recordings as they are judged under the defaults, each once in a process: several files of tests ask about one."""
+"""Recordings as they are judged or read to their ends, each once in a process: several tests ask about one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
+from typing import Generic, TypeVar
 from unittest import mock
 
 from kvitals.app.pipeline import STEP_SECONDS, Setup
-from kvitals.app.sources.recording import NOW, Moments, RecordingVerdict, judge_recording
+from kvitals.app.sources.recording import (
+    NOW,
+    Moments,
+    RecordingEnd,
+    RecordingVerdict,
+    ended_node,
+    judge_recording,
+)
 from kvitals.config import Config
 from kvitals.rules.loader import load
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 MAX_KEPT = 8
-"""Verdicts that are remembered: each keeps its pipeline, which takes some 10 MB."""
-_kept: list[tuple[tuple[object, ...], Setup, RecordingVerdict]] = []
+"""Verdicts and ends that are remembered: each keeps its pipeline, which takes some 10 MB."""
+
+T = TypeVar("T")
+
+
+class _Kept(Generic[T]):
+    """The last answers about files, by what was asked. What was asked with need not be hashable."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[object, T]] = []
+
+    def get(self, path: Path, asked: object, make: Callable[[], T]) -> T:
+        """The answer for the same file, as long as it is not written anew."""
+        there = path.stat()
+        key = (path.absolute(), there.st_mtime_ns, there.st_size, asked)
+        for i, (known, answer) in enumerate(self._kept):
+            if known == key:
+                self._kept.append(self._kept.pop(i))
+                return answer
+        made = make()
+        self._kept.append((key, made))
+        del self._kept[:-MAX_KEPT]
+        return made
+
+
+_verdicts = _Kept[RecordingVerdict]()
+_ends = _Kept[RecordingEnd]()
 
 
 @cache
@@ -40,22 +73,27 @@ def judge(path: Path, under: Setup, moments: Moments = NOW, step: float = STEP_S
 
     What it returns is shared. Raises as `judge_recording` does.
     """
-    there = path.stat()
-    key = (path.absolute(), there.st_mtime_ns, there.st_size, moments, step)
-    for i, (asked, setup_then, verdict) in enumerate(_kept):
-        if asked == key and setup_then == under:
-            _kept.append(_kept.pop(i))
-            return verdict
-    verdict = judge_recording(path, under, moments, step)
-    _kept.append((key, under, verdict))
-    del _kept[:-MAX_KEPT]
-    return verdict
+    return _verdicts.get(path, (moments, step, under), lambda: judge_recording(path, under, moments, step))
+
+
+def end(path: Path, config: Config, slo_sources: Mapping[str, str] | None = None) -> RecordingEnd:
+    """`ended_node`, which remembers the last ends as `judge` does verdicts. What it returns is shared.
+
+    Raises as `ended_node` does.
+    """
+    return _ends.get(path, (config, dict(slo_sources or {})), lambda: ended_node(path, config, slo_sources))
+
+
+_SHARED = {"judge_recording": judge, "ended_node": end}
 
 
 @contextmanager
 def judged_once(*commands: ModuleType) -> Iterator[None]:
-    """Modules that judge recordings by `judge` meanwhile."""
+    """Modules that judge recordings by `judge` and read them to their ends by `end` meanwhile."""
     with ExitStack() as patches:
         for module in commands:
-            patches.enter_context(mock.patch.object(module, "judge_recording", judge))
+            there = [(name, shared) for name, shared in _SHARED.items() if hasattr(module, name)]
+            assert there, f"{module.__name__} neither judges a recording nor reads one to its end"
+            for name, shared in there:
+                patches.enter_context(mock.patch.object(module, name, shared))
         yield

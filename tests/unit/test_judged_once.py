@@ -10,7 +10,7 @@ from kvitals.app.sources.recording import Moments, span_of
 from kvitals.config import Config, SloTable
 from kvitals.rules.loader import load
 from kvitals.ui.cli import triage
-from tests.support.recordings import CAPTURES, MAX_KEPT, judge, judged_once
+from tests.support.recordings import CAPTURES, MAX_KEPT, end, judge, judged_once
 
 
 def test_a_verdict_is_shared_by_equal_questions_alone(tmp_path: Path) -> None:
@@ -25,6 +25,13 @@ def test_a_verdict_is_shared_by_equal_questions_alone(tmp_path: Path) -> None:
     shutil.copy(CAPTURES / "requests" / "pair.kvcap", path)
     assert judge(path, setup).document != verdict.document
     assert MAX_KEPT < 20, "each keeps a pipeline"
+
+
+def test_an_end_is_shared_by_equal_questions_alone() -> None:
+    path = CAPTURES / "requests" / "stages.kvcap"
+    read = end(path, Config())
+    assert end(path, Config(), {}) is read
+    assert end(path, Config(slo=SloTable(ttft_p99_seconds=0.1))) is not read
 
 
 def test_commands_judge_for_themselves_afterwards() -> None:

@@ -18,6 +18,7 @@ from kvitals.rules import authoring, loader
 from kvitals.rules.authoring import lint
 from kvitals.rules.loader import ROOT, KnowledgeError, load
 from kvitals.rules.model import Lever, Rule, SystemSetting
+from kvitals.rules.shipped import YAML_LOADER, load_shipped
 from tests.support.loops import for_each
 
 KNOWLEDGE = load()
@@ -33,6 +34,17 @@ each_lever = for_each("lever", LEVERS, ids=lambda lever: lever.name)
 def test_every_file_is_a_rule_or_a_lever() -> None:
     assert {p.stem for p in (ROOT / "codes").glob("*")} == {rule.slug for rule in RULES}
     assert {p.stem for p in (ROOT / "levers").glob("*")} == {lever.name for lever in LEVERS}
+
+
+def test_files_that_ship_mean_what_pyyaml_reads_in_them() -> None:
+    """`value_of` leaves out aliases, merged keys and whatever else no such file has."""
+    paths = [*ROOT.rglob("*.yaml"), *Path(generate.__file__).parent.rglob("reference/*.yaml")]
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        expected = yaml.load(text, YAML_LOADER)
+        assert load_shipped(path) == expected, path
+        assert repr(load_shipped(path)) == repr(expected), path  # 1 is not 1.0, and the order is the same
+    assert len(paths) > 300
 
 
 def test_no_code_that_was_asked_for_is_missing() -> None:

@@ -6,6 +6,7 @@ Only the module of the command that was asked for is imported, so that `--help` 
 from __future__ import annotations
 
 import argparse
+import atexit
 import difflib
 import gc
 import importlib
@@ -140,6 +141,7 @@ among modules and rules that stay. 200,000 containers are about 40 MB. The agent
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command; its exit code is the process's."""
     gc.set_threshold(CONTAINERS_BETWEEN_COLLECTIONS, 10, 10)
+    atexit.register(gc.freeze)  # else a process ends with a search of everything for cycles: 0.2 s after a recording
     _prepare_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -232,10 +234,25 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors=letters.NAME)
 
 
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+"""numpy's library starts a thread for each core when it is imported, which takes 0.05 CPU s on two cores. No matrix
+here is large enough to need them."""
+
+
 def _imported(command: str) -> ModuleType:
-    """The module of a command. Ctrl-C meanwhile ends the process: an exception would appear inside of whatever is
-    imported, with its traceback."""
-    name = f"kvitals.ui.cli.{command}"
+    """The module of a command, imported without threads of numpy's. The programs that it starts are not told so."""
+    given = os.environ.get(BLAS_THREADS)
+    os.environ.setdefault(BLAS_THREADS, "1")
+    try:
+        return _import(f"kvitals.ui.cli.{command}")
+    finally:
+        if given is None:
+            del os.environ[BLAS_THREADS]
+
+
+def _import(name: str) -> ModuleType:
+    """A module. Ctrl-C meanwhile ends the process: an exception would appear inside of whatever is imported, with its
+    traceback."""
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         return importlib.import_module(name)
     before = signal.signal(signal.SIGINT, stop)

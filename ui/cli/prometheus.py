@@ -6,17 +6,14 @@ import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from kvitals.app.errors import UsageError
-from kvitals.app.sources.prometheus_fleet import judge_server, look_at_server
 from kvitals.config import PrometheusTable
-from kvitals.diagnoser.sources.presence import Presence
-from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.finding import Triage
 from kvitals.ui.cli.common import (
     configuration,
@@ -28,6 +25,10 @@ from kvitals.ui.cli.common import (
     status_console,
 )
 from kvitals.ui.cli.output import PrintedDocument, emit
+
+if TYPE_CHECKING:  # many commands have these options, and most of their calls ask no server
+    from kvitals.diagnoser.sources.presence import Presence
+    from kvitals.diagnoser.sources.prometheus import PrometheusAccess
 
 CONFIGURED = "[prometheus]"
 """Stands for the URL of the configuration."""
@@ -58,6 +59,8 @@ def access(args: argparse.Namespace) -> PrometheusAccess:
 
     Another server than the configured one gets nothing of it: secrets are for the address that they stand with.
     """
+    from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
+
     table = configuration(args).prometheus
     if args.prometheus == CONFIGURED and table is None:
         raise UsageError("--prometheus without a URL takes the one of [prometheus] in kvitals.toml, and there is none")
@@ -84,6 +87,8 @@ def access(args: argparse.Namespace) -> PrometheusAccess:
 
 
 def _configured(table: PrometheusTable) -> PrometheusAccess:
+    from kvitals.diagnoser.sources.prometheus import PrometheusAccess
+
     return PrometheusAccess(
         url=table.url,
         bearer_file=table.bearer_file,
@@ -100,6 +105,8 @@ def _configured(table: PrometheusTable) -> PrometheusAccess:
 
 def judge(args: argparse.Namespace) -> Triage:
     """The document of `triage --prometheus`. Raises UsageError, ServerError."""
+    from kvitals.app.sources.prometheus_fleet import judge_server
+
     if args.source or args.watch or args.probe:
         raise UsageError("--prometheus reads a server: no URL, FILE, --watch or --probe beside it")
     began = time.monotonic()
@@ -119,6 +126,8 @@ def check(args: argparse.Namespace) -> int:
 
     Returns 0 where every pool shows its load and its latency, else 1. Raises UsageError, ServerError.
     """
+    from kvitals.app.sources.prometheus_fleet import look_at_server
+
     if args.source:
         raise UsageError("--prometheus reads a server: no URL of an engine beside it")
     found, there = look_at_server(access(args), setup(args), time.time())

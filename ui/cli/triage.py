@@ -8,17 +8,12 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from kvitals.app.agent_client import AgentClient, AgentRefusedError, NotKvitalsError
 from kvitals.app.errors import UsageError
-from kvitals.app.history_recorder import history_file
-from kvitals.app.since_change import ChangeSource, of_history, of_recording, since_change
-from kvitals.app.sources.history import judge_history
-from kvitals.app.sources.live import Collector, agent_document
 from kvitals.app.sources.recording import Moments, judge_recording, span_of
 from kvitals.rules.finding import Triage, encode
 from kvitals.series.promql import PromQLError
@@ -37,6 +32,10 @@ from kvitals.ui.cli.common import (
     status_console,
 )
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
+
+if TYPE_CHECKING:  # a recording needs neither: what one source needs is imported where it is read
+    from kvitals.app.since_change import ChangeSource
+    from kvitals.app.sources.live import Collector
 
 
 def add(commands: Any) -> None:
@@ -108,6 +107,8 @@ def _recording(path: Path, args: argparse.Namespace) -> Triage:
         raise UsageError("--from must lie before --to")
     say_beyond(path.name, first, last, end)
     if args.since_change:
+        from kvitals.app.since_change import of_recording
+
         return _since_change(of_recording(path, setup(args)), args)
     judged = judge_recording(path, setup(args), Moments(end, start))
     if judged.damage:
@@ -116,6 +117,10 @@ def _recording(path: Path, args: argparse.Namespace) -> Triage:
 
 
 def _history(path: Path | None, args: argparse.Namespace) -> Triage:
+    from kvitals.app.history_recorder import history_file
+    from kvitals.app.since_change import of_history
+    from kvitals.app.sources.history import judge_history
+
     chosen = setup(args)
     start = parse_past(args.from_, "--from") if args.from_ else None
     until, option = judged_until(args)
@@ -132,6 +137,8 @@ def _history(path: Path | None, args: argparse.Namespace) -> Triage:
 
 
 def _since_change(source: ChangeSource, args: argparse.Namespace) -> Triage:
+    from kvitals.app.since_change import since_change
+
     if args.at or (args.from_ and not args.to and args.source and not Path(args.source[0]).is_dir()):
         raise UsageError("--since-change reads the end of a recording, or of history until --to")
     judged = since_change(source)
@@ -142,6 +149,8 @@ def _since_change(source: ChangeSource, args: argparse.Namespace) -> Triage:
 
 def _since_change_there(args: argparse.Namespace) -> Triage:
     """What an agent tells of its latest change, asked by its URL."""
+    from kvitals.app.agent_client import AgentClient, AgentRefusedError, NotKvitalsError
+
     if len(args.source) > 1:
         raise UsageError("--since-change: one agent, recording or history at a time")
     url = parse_url(args.source[0])
@@ -169,6 +178,8 @@ def _since_change_there(args: argparse.Namespace) -> Triage:
 
 
 async def _live(args: argparse.Namespace) -> int:
+    from kvitals.app.sources.live import Collector, agent_document
+
     alone = parse_url(args.source[0]).removesuffix("/metrics") if len(args.source) == 1 else ""
     if alone and (document := await agent_document(alone)) is not None:
         if args.slo or args.rules:

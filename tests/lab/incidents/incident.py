@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from kvitals.rules.shipped import load_shipped
+from kvitals.rules.shipped import YAML_LOADER
 
 from ..paths import LabError
 from ..scenario import Pair, Scenario, Slo, SystemName
@@ -139,7 +139,7 @@ def load(name: str, seed: int) -> Incident:
     if not path.exists():
         raise LabError(f"no incident called {name!r}; there are {', '.join(names())}")
     try:
-        raw = load_shipped(path)
+        raw = yaml.load(path.read_text(encoding="utf-8"), YAML_LOADER)  # with merged keys
         drawn = _draw(raw.get("vary", {}), random.Random(f"{name}/{seed}"))
         file = msgspec.convert(_filled(raw, drawn), _File)
         return _incident(file, name, seed, drawn)

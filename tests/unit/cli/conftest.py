@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvitals.app import comparison
+from kvitals.app import cache, comparison, request_sources
 from kvitals.ui.cli import check, triage
 from tests.support.recordings import judged_once
 
@@ -14,5 +14,5 @@ from tests.support.recordings import judged_once
 @pytest.fixture
 def shared_verdicts() -> Iterator[None]:
     """For tests of what a command prints; not for those that change what judges."""
-    with judged_once(check, comparison, triage):
+    with judged_once(cache, check, comparison, request_sources, triage):
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import subprocess
@@ -45,6 +46,18 @@ def test_each_command_says_what_it_does(command: str, capsys: pytest.CaptureFixt
     code, out, _ = _ended(capsys, command, "--help")
     assert code == 0
     assert out.split("\n\n")[1].strip()
+
+
+def test_programs_that_a_command_starts_have_the_threads_of_their_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for given in (None, "7"):
+        if given is None:
+            monkeypatch.delenv(entry.BLAS_THREADS, raising=False)
+        else:
+            monkeypatch.setenv(entry.BLAS_THREADS, given)
+        _ended(capsys, "triage", "--help")
+        assert os.environ.get(entry.BLAS_THREADS) == given
 
 
 def test_version_has_three_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,10 +15,10 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from kvitals.app.demo import HEAVY_TENANT
+from kvitals.app.sources import prometheus_fleet
 from kvitals.diagnoser.sources.presence import Presence
 from kvitals.rules.finding import Entity
 from kvitals.series.types import Labels
-from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.main import main
 from kvitals.ui.cli.output import FORMATS, MAX_SLACK, Block, Item, PrintedDocument, emit
 from kvitals.ui.cli.triage import _printed
@@ -156,7 +156,7 @@ def test_what_a_prometheus_has_is_a_document_too(
     pool = Labels({"pool": "<chat>"})
     there = Presence({pool: 2}, {"kvitals_ttft_seconds": {pool: 1}}, {"kvitals_gpu_power_watts": ["GPU01"]})
     survey = SimpleNamespace(agents=True, interval=15.0)
-    monkeypatch.setattr(prometheus, "look_at_server", lambda *_: (survey, there))
+    monkeypatch.setattr(prometheus_fleet, "look_at_server", lambda *_: (survey, there))
     words = ("check", "--prometheus", "http://127.0.0.1:1")
     code, out = run(capsys, *words, "-o", "json")
     assert code == 1

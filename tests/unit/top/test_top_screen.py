@@ -310,13 +310,14 @@ async def test_forty_engines_cost_little_to_redraw() -> None:
 def test_figures_are_those_of_triage() -> None:
     """What stands in a table of a recording is what `kvitals triage --json` has, and so is what `--once` prints."""
     for path in (HEAVY, PAIR):
-        document = msgspec.json.decode(answer(["triage", str(path), "--json"]).out, type=Triage)
+        triaged = answer(["triage", str(path), "--json"])
+        document = msgspec.json.decode(triaged.out, type=Triage)
         read = asyncio.run(RecordedFleet(path, setup()).read())
         assert read.engines == document.engines
         assert (read.verdict, read.healthy) == (document.verdict, document.healthy)
         once = answer(["top", "--once", str(path)], 160)
-        assert once.code == answer(["triage", str(path)]).code
-        for row in json.loads(answer(["triage", str(path), "--json"]).out)["engines"]:
+        assert once.code == triaged.code
+        for row in json.loads(triaged.out)["engines"]:
             line = next(line for line in once.out.splitlines() if line[2:].startswith(row["entity"]["title"]))
             shown_figures = dict(row["figures"])
             if not shown_figures["itl_p99_seconds"]["text"]:
