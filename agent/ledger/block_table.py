@@ -173,7 +173,7 @@ class Blocks:
     """The runs of one medium and group. All counts are of blocks."""
 
     def __init__(self, room: Room) -> None:
-        self.runs: set[BlockRun] = set()
+        self.runs: dict[BlockRun, None] = {}  # as a set that keeps its order, so that one recording gives one document
         self.live = 0  # copies included
         self.ghosts = 0
         self.ghost_limit = MAX_KNOWN
@@ -365,7 +365,7 @@ class Blocks:
         return run
 
     def _add(self, run: BlockRun) -> None:
-        self.runs.add(run)
+        self.runs[run] = None
         self._room.runs -= 1
 
     def _merge(self, said: StoreResult, hashes: tuple[int, ...], at: float) -> None:
@@ -501,7 +501,7 @@ class Blocks:
         run.live = min(run.live, start)
         self._oldest.pop(run, None)
         if not run.hashes and run in self.runs:
-            self.runs.remove(run)
+            del self.runs[run]
             self._room.runs += 1
         return copies
 

@@ -182,8 +182,9 @@ class RequestFamilies:
         self._candidates: dict[str, float] = {}  # tenant without series -> requests of late
         self._engines: dict[str, _Engine] = {}
         self._stitched: dict[str, float] = {}
-        self._dirty_tenants: set[str] = set()
-        self._dirty_engines: set[str] = set()
+        # Sets that keep their order: sums over series then are the same to the digit whenever a recording is judged.
+        self._dirty_tenants: dict[str, None] = {}
+        self._dirty_engines: dict[str, None] = {}
         self._epoch: float | None = None
 
     def label(self, tenant: str) -> str:
@@ -206,7 +207,7 @@ class RequestFamilies:
         if tenant not in self._tenants:
             tenant = self._place(tenant)
         self._tenants[tenant].add(record, engine, outcome, queue)
-        self._dirty_tenants.add(tenant)
+        self._dirty_tenants[tenant] = None
         state = "complete" if record.complete else "incomplete"
         self._stitched[state] = self._stitched.get(state, 0.0) + 1.0
 
@@ -291,7 +292,7 @@ class RequestFamilies:
         seen = self._engines.get(name)
         if seen is None:
             seen = self._engines[name] = _Engine()
-        self._dirty_engines.add(name)
+        self._dirty_engines[name] = None
         return seen
 
     def _place(self, tenant: str) -> str:
@@ -336,7 +337,7 @@ class RequestFamilies:
 
     def _leave(self, tenant: str) -> None:
         del self._tenants[tenant]
-        self._dirty_tenants.discard(tenant)
+        self._dirty_tenants.pop(tenant, None)
         self._rows.end(("tenant", tenant))
 
     def _say_tenant(self, tenant: str, said: dict[Key, float]) -> None:

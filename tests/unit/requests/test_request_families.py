@@ -86,6 +86,17 @@ def test_series_of_an_engine_have_its_labels_and_the_others_this_nodes() -> None
     assert sum(found.values()) == pytest.approx(0.45)
 
 
+def test_series_come_in_the_order_of_the_requests_so_that_sums_repeat_to_the_digit() -> None:
+    tenants = [f"t-{number}" for number in range(20)]
+    counted = Counted(top=20)
+    for tenant in tenants:
+        counted.families.add(record(tenant))
+    counted.row()
+    found = evaluate("kvitals_tenant_cached_tokens_total", counted.window, counted.t)
+    assert not isinstance(found, float)
+    assert [labels["tenant"] for labels, _ in found] == tenants
+
+
 def handed_over(*spans: tuple[str, str]) -> RequestRecord:
     """A request of a prefill and a decode engine, with its spans' observers and traces."""
     refs = tuple(SpanRef(observer, f"{n:016x}", trace) for n, (observer, trace) in enumerate(spans))
