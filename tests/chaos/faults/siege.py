@@ -73,8 +73,9 @@ class Table:
             self.add(demand, False, f"could not be checked: {type(error).__name__} {error}"[:200])
 
     def print(self) -> None:
+        width = max((len(demand) for demand, _, _ in self.rows), default=0) + 2
         for demand, held, figure in self.rows:
-            print(f"{'':6}{demand:44}{'held' if held else 'BROKEN':8}{figure}")
+            print(f"{'':6}{demand:{width}}{'held' if held else 'BROKEN':8}{figure}")
 
 
 @dataclass
