@@ -217,7 +217,7 @@ def _lost_in_resets(w: SampleWindows) -> Floats:
     lost = np.where(w.drops, w.previous, 0.0)
     if len(w.low) == 1 and w.present is None:
         # The first row may fall against a row before the window.
-        total: Floats = lost[w.low[0] + 1 : w.high[0]].sum(axis=0)[None, :]
+        total: Floats = column_sums(lost[w.low[0] + 1 : w.high[0]])[None, :]
         return total
     sums = np.cumsum(lost, axis=0)
     if np.isfinite(sums[-1]).all():
@@ -226,7 +226,7 @@ def _lost_in_resets(w: SampleWindows) -> Floats:
     out = np.zeros((len(w.low), lost.shape[1]))
     for step, (low, high) in enumerate(zip(w.low.tolist(), w.high.tolist(), strict=True)):
         rows = np.arange(low, high)[:, None]
-        out[step] = np.where(rows > w.first[step], lost[low:high], 0.0).sum(axis=0)
+        out[step] = column_sums(np.where(rows > w.first[step], lost[low:high], 0.0))
     return out
 
 
@@ -281,7 +281,7 @@ def present_over_time(w: SampleWindows) -> Result:
 
 
 def sum_over_time(w: SampleWindows) -> Result:
-    return w.over_blocks(lambda block, mask: fill_masked(block, mask, 0.0).sum(axis=0))
+    return w.over_blocks(lambda block, mask: column_sums(fill_masked(block, mask, 0.0)))
 
 
 def min_over_time(w: SampleWindows) -> Result:
@@ -355,7 +355,7 @@ def _side_by_side(w: SampleWindows, steps: Ints, origin: Ints) -> tuple[Floats, 
 def _line(x: Floats, y: Floats, mask: Bools | None) -> tuple[Floats, Floats]:
     mean_x, mean_y = mean(x, mask), mean(y, mask)
     dx, dy = fill_masked(x - mean_x, mask, 0.0), fill_masked(y - mean_y, mask, 0.0)
-    slope = (dx * dy).sum(axis=0) / (dx * dx).sum(axis=0)
+    slope = column_sums(dx * dy) / column_sums(dx * dx)
     first = first_value(y, mask)
     constant = (fill_masked(y - first, mask, 0.0) == 0.0).all(axis=0)
     intercept = mean_y - slope * mean_x
@@ -365,6 +365,13 @@ def _line(x: Floats, y: Floats, mask: Bools | None) -> tuple[Floats, Floats]:
 def fill_masked(block: Floats, mask: Bools | None, value: float) -> Floats:
     """`block` with `value` where the mask is False."""
     return block if mask is None else np.where(mask, block, value)
+
+
+def column_sums(block: Floats) -> Floats:
+    """[S]: the sum of each column of [R, S], added up row by row. numpy sums one column alone in another order, and a
+    series would have another last digit alone than beside others."""
+    sums: Floats = block.cumsum(axis=0)[-1] if block.shape[1] == 1 and len(block) else block.sum(axis=0)
+    return sums
 
 
 def counts(block: Floats, mask: Bools | None) -> Ints:
@@ -389,18 +396,18 @@ def mean(block: Floats, mask: Bools | None) -> Floats:
     n = counts(block, mask)
     base = first_value(block, mask)
     # Around the first sample: exact for a constant series, and large counters lose no digits.
-    result: Floats = base + fill_masked(block - base, mask, 0.0).sum(axis=0) / n
+    result: Floats = base + column_sums(fill_masked(block - base, mask, 0.0)) / n
     odd = ~np.isfinite(result)
     if odd.any():
         # Inf - Inf above; dividing first, as Prometheus does, also keeps huge values from overflowing.
-        result[odd] = (fill_masked(block, mask, 0.0) / n).sum(axis=0)[odd]
+        result[odd] = column_sums(fill_masked(block, mask, 0.0) / n)[odd]
     return result
 
 
 def stddev(block: Floats, mask: Bools | None) -> Floats:
     """[S]: the population standard deviation of each column of [R, S]."""
     deviation = fill_masked(block - mean(block, mask), mask, 0.0)
-    result = np.sqrt((deviation * deviation).sum(axis=0) / counts(block, mask))
+    result = np.sqrt(column_sums(deviation * deviation) / counts(block, mask))
     # A sum of squares that overflows is NaN in Prometheus, whose compensation is then Inf - Inf.
     return np.where(np.isinf(result), np.nan, result)
 

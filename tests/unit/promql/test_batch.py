@@ -1,5 +1,7 @@
 """What is read at once is what each expression reads by itself, whatever the window holds."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -46,7 +48,7 @@ def window(groups: list[list[list[float | None]]]) -> Window:
     return made
 
 
-def result(moment: Moment, query: str) -> object:
+def result(moment: Moment, query: str) -> Any:
     try:
         found = moment.evaluate(parse(query))
     except PromQLError as error:
@@ -74,6 +76,22 @@ group = st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(values, min_size=n
 @given(st.lists(group, min_size=1, max_size=3))
 def test_values_are_those_of_each_alone(groups: list[list[list[float | None]]]) -> None:
     alike(window(groups))
+
+
+@pytest.mark.parametrize("func", ["sum_over_time", "avg_over_time", "stddev_over_time", "rate", "increase", "deriv"])
+def test_a_series_has_the_same_digits_alone_and_beside_others(func: str) -> None:
+    numbers = np.random.default_rng(1).random(400).cumsum()
+
+    def values(width: int) -> str:
+        made = Window(1000.0, 1000)
+        group = made.group("g")
+        columns = [group.column(Labels({"__name__": "m", "x": str(x)})) or 0 for x in range(width)]
+        for i, number in enumerate(numbers):
+            group.append(NOW - 60.0 + i * 0.15, columns, [number] * width)
+        (first, *_) = result(Moment(made, NOW), f"{func}(m[60s])")
+        return str(first[1])
+
+    assert values(1) == values(3)
 
 
 def test_series_that_come_later_are_read_too() -> None:
