@@ -42,10 +42,8 @@ def _lines(document: Triage, finding: Finding, lever: LeverAdvice, setting: str,
     if explained := [f"{one.code} {one.title}" for one in document.explained(finding)][:MAX_MEASURES]:
         yield f"- explains {_text(', '.join(explained))}"
     yield ""
-    yield "**Expected effect.** " + (
-        "; ".join(f"{_text(one.title)}: {_text(one.text)}" for one in lever.predicted)
-        or "not predicted: measure it after the change."
-    )
+    predicted = "; ".join(f"{_text(one.title)}: {_text(one.text)}" for one in lever.predicted)
+    yield f"**Expected effect.** {predicted or 'not predicted: measure it after the change'}."
     if lever.why:
         yield _text(lever.why)
     yield ""

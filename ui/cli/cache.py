@@ -30,7 +30,7 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
-from kvitals.ui.cli.narrow import bar_columns, columns_that_fit, print_hanging
+from kvitals.ui.cli.narrow import bar_columns, columns_that_fit, print_hanging, print_to_copy
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.cli.render import moment
 from kvitals.ui.formats import plain, seconds, short
@@ -315,7 +315,7 @@ def _switch_on(known: Knowledge, console: Console) -> None:
     console.print("No engine reports KV events, so the contents of the cache are unknown.")
     console.print("A flag enables them, after a restart of the engine (docs/kv-events.md):")
     for setting in known.levers["kv-events-replay"].settings:
-        console.print(Text(f"  {setting.system:<8}{setting.flag} {' '.join(setting.value.split())}"), soft_wrap=True)
+        print_to_copy(f"  {setting.system:<8}{setting.flag} {' '.join(setting.value.split())}", console)
 
 
 def _clock(t: float) -> str:

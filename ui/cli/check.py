@@ -41,7 +41,7 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
-from kvitals.ui.cli.narrow import bar_columns, print_hanging
+from kvitals.ui.cli.narrow import bar_columns, print_hanging, print_to_copy
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit, is_text
 
 _STATE_STYLE = {"live": "green", "zero": "dim", "stale": "red", "missing": "red", "off": "yellow", "newer": "dim"}
@@ -189,7 +189,7 @@ def _scores(scores: Sequence[Score], console: Console, verbose: bool) -> None:
 def _families(target: InspectedTarget, console: Console, verbose: bool) -> None:
     counts: Counter[str] = Counter(family.state for family in target.families)
     parts = [f"{counts[state]} {words}" for state, words in _STATE_WORDS.items() if counts[state]]
-    console.print(f"  families: {', '.join(parts)}")
+    print_hanging(f"  families: {', '.join(parts)}", console, 4)
     shown = [f for f in target.families if verbose or f.state in ("stale", "missing")]
     table = Table.grid(padding=(0, 2))
     for family in shown:
@@ -203,7 +203,7 @@ def _families(target: InspectedTarget, console: Console, verbose: bool) -> None:
 def _switches(target: InspectedTarget, console: Console) -> None:
     for switch in sorted(target.switches, key=lambda s: s.on is True):
         word, style = {True: ("on", "green"), False: ("off", "yellow"), None: ("unknown", "dim")}[switch.on]
-        console.print(Text.assemble("  ", (f"{word:8}", style), switch.flag), soft_wrap=True)
+        print_to_copy(Text.assemble("  ", (f"{word:8}", style), switch.flag), console)
         if not switch.on:
             console.print(Padding(Text(switch.brings), (0, 0, 0, 10)))
             console.print(Padding(Text(f"cost: {switch.cost}", "dim"), (0, 0, 0, 10)))
@@ -212,9 +212,8 @@ def _switches(target: InspectedTarget, console: Console) -> None:
 def _resolutions(target: InspectedTarget, console: Console) -> None:
     for resolution in target.resolutions:
         style = "" if resolution.on_edge else "yellow"
-        console.print(
-            Text.assemble(f"  objective {resolution.objective} {resolution.seconds:g} s: ", (resolution.text, style))
-        )
+        line = Text.assemble(f"  objective {resolution.objective} {resolution.seconds:g} s: ", (resolution.text, style))
+        print_hanging(line, console, 4)
 
 
 def _facts(target: InspectedTarget, console: Console, verbose: bool) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from kvitals.app.errors import UsageError
 from kvitals.app.escaping.terminal import SafeConsole
@@ -228,12 +227,3 @@ def _plain(value: Any) -> Any:
             return None
         return float(f"{value:.6g}") if abs(value) < 1e8 else value  # a time keeps its digits
     return value
-
-
-def print_wide(table: Table, console: Console, most: int = 200) -> None:
-    """A table that runs over the terminal's edge, up to so many columns, rather than lose its figures."""
-    needed = console.measure(table, options=console.options.update(width=most)).maximum
-    columns = console.width
-    console.width = max(columns, needed)
-    console.print(table)
-    console.width = columns

@@ -23,15 +23,18 @@ from kvitals.ui.cli.common import (
     json_text,
     parse_duration,
     parse_moment,
-    print_wide,
     say_beyond,
     setup,
     status_console,
 )
+from kvitals.ui.cli.narrow import print_hanging, print_table
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.formats import moment
 
 COLUMNS = ("signal", "of", "A", "B", "B is", "over")
+DISPENSABLE = (5, 1)
+"""Columns that a narrow terminal loses: the window first, then the kind of thing."""
+
 ROWS = 15
 """Signals that are listed without `--all`, and fit one screen."""
 
@@ -63,7 +66,7 @@ def do(args: argparse.Namespace) -> int:
         for letter, side in zip("AB", sides, strict=True):
             _head(letter, side, console)
         if shown:
-            print_wide(_table(shown), console)
+            print_table(_table(shown), console, DISPENSABLE)
         else:
             console.print("No signal differs by a tenth or more. All of them: --all")
         if len(rows) > len(shown):
@@ -79,12 +82,12 @@ def do(args: argparse.Namespace) -> int:
 
 def _head(letter: str, side: ComparedSource, console: Console) -> None:
     document = side.document
-    console.print(f"{letter}  {side.name}: {document.verdict}", style="bold")
+    print_hanging(f"{letter}  {side.name}: {document.verdict}", console, 3, "bold")
     window = f"{document.window.seconds:.0f} s up to {moment(document.window.end)}"
     objectives = ", ".join(f"{one.name} {one.seconds:g} s" for one in document.slo)
-    console.print(f"   {window} · objectives: {objectives}", style="dim")
+    print_hanging(f"   {window} · objectives: {objectives}", console, 3, "dim")
     if causes := document.leading_causes:
-        console.print(f"   causes: {', '.join(f'{one.code} {one.title}' for one in causes)}", style="dim")
+        print_hanging(f"   causes: {', '.join(f'{one.code} {one.title}' for one in causes)}", console, 3, "dim")
 
 
 def _table(rows: Sequence[ComparedSignal]) -> Table:

@@ -35,6 +35,7 @@ from kvitals.ui.cli.common import (
     status_console,
     url_of,
 )
+from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
 FILE = Path("kvitals.toml")
 PAST_FIRST_SCRAPE = "2s"
@@ -77,7 +78,10 @@ def init(args: argparse.Namespace) -> int:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another --out") from error
     targets = text.count("\n[[target]]")
     found = f"{targets} engine{'' if targets == 1 else 's'} found" if targets else "no engine found on this machine"
-    print(f"{path}: {found}. Check it: kvitals config check {path}. Start: kvitals run --config {path}")
+    console = answer_console()
+    print_hanging(f"{path}: {found}.", console, 2)
+    for command in ("config check", "run --config"):
+        print_to_copy(f"  kvitals {command} {path}", console)
     return EXIT_HEALTHY
 
 

@@ -12,7 +12,16 @@ from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.label_names import LABELS, Installation
 from kvitals.dashboards.monitoring_files import KINDS, ExportError, ExportRequest, export
 from kvitals.series.promql import PromQLError
-from kvitals.ui.cli.common import add_rules_option, knowledge, parse_duration, parse_slo, parse_url, status_console
+from kvitals.ui.cli.common import (
+    add_rules_option,
+    answer_console,
+    knowledge,
+    parse_duration,
+    parse_slo,
+    parse_url,
+    status_console,
+)
+from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
 DESCRIPTION = """\
 Writes files for Prometheus, Alertmanager and Grafana, with your names and addresses. Nothing needs an edit afterwards.
@@ -30,9 +39,7 @@ _LABEL = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
 
 def add(commands: Any) -> None:
     usual = Options()
-    parser = commands.add_parser(
-        "export", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.add_parser("export", description=DESCRIPTION)
     parser.add_argument("what", nargs="+", choices=tuple(KINDS), metavar="WHAT", help=", ".join(KINDS))
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory to write to")
     parser.add_argument(
@@ -91,8 +98,12 @@ def do(args: argparse.Namespace) -> int:
     except PromQLError as error:
         raise UsageError(f'--selector {args.selector}: {error}; write matchers such as job="kvitals"') from None
     _write(files, args.out)
+    console = answer_console()
     for kind in dict.fromkeys(args.what):
-        print(f"{kind:<13}{_SUMMARY[kind].format(out=args.out)}")
+        written, check = (text.format(out=args.out) for text in _SUMMARY[kind])
+        print_hanging(f"{kind:<13}{written}", console, 13)
+        if check:
+            print_to_copy(f"  {check}", console)
     if "example.com" in f"{request.options.runbooks}{request.options.boards}":
         status_console().print(
             "Links lead to example.com: set --runbooks and --grafana to your addresses.", style="yellow"
@@ -106,13 +117,17 @@ def do(args: argparse.Namespace) -> int:
 
 
 _SUMMARY = {
-    "boards": "{out}/boards, {out}/boards-import, {out}/provisioning",
-    "alerts": "{out}/alerts.yaml; check: promtool check rules {out}/alerts.yaml",
-    "recording": "{out}/recording.yaml; check: promtool check rules {out}/recording.yaml",
-    "alertmanager": "{out}/alertmanager.yaml; check: amtool check-config {out}/alertmanager.yaml",
-    "runbooks": "{out}/runbooks",
-    "mixin": "{out}/mixin; evaluate: jsonnet -e \"(import '{out}/mixin/mixin.libsonnet').prometheusAlerts\"",
+    "boards": ("{out}/boards, {out}/boards-import, {out}/provisioning", ""),
+    "alerts": ("{out}/alerts.yaml; check it:", "promtool check rules {out}/alerts.yaml"),
+    "recording": ("{out}/recording.yaml; check it:", "promtool check rules {out}/recording.yaml"),
+    "alertmanager": ("{out}/alertmanager.yaml; check it:", "amtool check-config {out}/alertmanager.yaml"),
+    "runbooks": ("{out}/runbooks", ""),
+    "mixin": (
+        "{out}/mixin; evaluate it:",
+        "jsonnet -e \"(import '{out}/mixin/mixin.libsonnet').prometheusAlerts\"",
+    ),
 }
+"""What was written of each kind, and the command that checks it."""
 
 
 def _write(files: dict[str, str], out: Path) -> None:

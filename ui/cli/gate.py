@@ -208,7 +208,7 @@ def _extract(args: argparse.Namespace) -> int:
         _write_file(args.out, lines)
     console = status_console()
     for sentence in _summary(load, args.format):
-        console.print(sentence, soft_wrap=True)
+        console.print(sentence)
     return 0
 
 

@@ -30,6 +30,7 @@ from kvitals.ui.cli.common import (
     parse_past,
     status_console,
 )
+from kvitals.ui.cli.narrow import print_hanging
 from kvitals.ui.formats import moment
 
 EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
@@ -178,7 +179,7 @@ def _list_events(reader: HistoryReader, start: float, end: float, *, as_json: bo
     console = answer_console()
     for t, kind, text, entity in happened:
         who = entity.get("engine") or entity.get("pool") or entity.get("node") or entity.get("cluster", "")
-        console.print(f"{moment(t)}  {kind:8} {who:24} {text}", soft_wrap=True)
+        print_hanging(f"{moment(t)}  {kind:8} {who:24} {text}", console, 4)
     return 0
 
 

@@ -27,6 +27,7 @@ from kvitals.dashboards.lint.reading import ReadingError, read_path
 from kvitals.diagnoser.sizing.quantity import several
 from kvitals.rules.engine_map import systems
 from kvitals.ui.cli.common import add_rules_option, answer_console, knowledge, status_console
+from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
 EXIT_CLEAN, EXIT_DEFECTS, EXIT_NOT_ALL = 0, 1, 3
 
@@ -103,9 +104,9 @@ def show(report: Report, console: Console) -> None:
         console.print(Text(f"and {several(more, 'defect')} more; --json has all", style="bold"))
     unread = [f"{one.document}: {one.place}: {_brief(one.why)}" for one in report.unread]
     for line in first_of(unread, "unread place", MOST_SHOWN):
-        console.print(Text(line, style="dim"), soft_wrap=True)
+        print_hanging(line, console, 2, "dim")
     for line in first_of(report.left_out, "file", MOST_SHOWN):
-        status_console().print(line, style="yellow", soft_wrap=True)
+        status_console().print(line, style="yellow")
     console.print(_summary(report))
 
 
@@ -123,7 +124,7 @@ def _show_defects(several: Sequence[Defect], console: Console) -> None:
 
 def _show_query(text: str, style: str, left: int, console: Console) -> None:
     """Without breaks of ours, so that it can be copied."""
-    console.print(Text(" " * left + text.strip().replace("\n", "\n" + " " * left), style=style), soft_wrap=True)
+    print_to_copy(" " * left + text.strip().replace("\n", "\n" + " " * left), console, style)
 
 
 def _summary(report: Report) -> Text:

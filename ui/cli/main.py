@@ -13,15 +13,17 @@ import importlib
 import io
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kvitals.app.escaping import plain
 from kvitals.ui.cli import letters
+from kvitals.ui.cli.help_layout import HelpLayout, lay_out
 from kvitals.ui.cli.launch import EXIT_INTERRUPTED, STOPPED, stop
 
 GROUPS = {
@@ -81,8 +83,7 @@ MOMENTS = {"--at", "--from", "--to", "--before"}
 """Options that take it."""
 ABOUT = "What is wrong with an LLM serving system, the proof and the lever that fixes it."
 EXAMPLES = """\
-exit codes: 0 healthy or done, 1 findings, 2 bad use, 3 unknown or unreachable,
-            130 stopped
+exit codes  0 healthy or done, 1 findings, 2 bad use, 3 unknown or unreachable, 130 stopped
 
   kvitals triage                        the engines on this node
   kvitals triage http://127.0.0.1:8000  a live engine, or a running agent
@@ -100,6 +101,9 @@ class CommandParser(argparse.ArgumentParser):
 
     default_action = ""
     actions: frozenset[str] = frozenset()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"formatter_class": HelpLayout} | kwargs)
 
     def error(self, message: str) -> NoReturn:
         line = f"{self.prog}: {message}. {self.prog} --help lists the options."
@@ -198,8 +202,9 @@ def _completion(words: list[str]) -> int:
     if len(words) == 1 and words[0] in SHELLS:
         sys.stdout.write(script(words[0]))
         return 0
-    usage = (
-        f"usage: kvitals completion {'|'.join(SHELLS)}\n\nbash: add `source <(kvitals completion bash)` to ~/.bashrc."
+    usage = lay_out(
+        f"usage: kvitals completion {'|'.join(SHELLS)}\n\nbash: add `source <(kvitals completion bash)` to ~/.bashrc.",
+        shutil.get_terminal_size().columns,
     )
     asked = words[:1] in (["-h"], ["--help"])
     print(usage, file=sys.stdout if asked else sys.stderr)
@@ -268,10 +273,11 @@ def _help() -> str:
     for group, commands in GROUPS.items():
         lines += ["", group, *(f"  {name:<{width}}{line}" for name, line in commands.items())]
     more = (
-        "kvitals help COMMAND, kvitals COMMAND --help: its options. --version: version.",
-        "kvitals completion bash|zsh|fish: completion for your shell.",
+        "kvitals COMMAND --help            the options of a command",
+        "kvitals completion bash|zsh|fish  completion for your shell",
+        "kvitals --version                 the version",
     )
-    return "\n".join([*lines, "", *more, "", EXAMPLES])
+    return lay_out("\n".join([*lines, "", *more, "", EXAMPLES]), shutil.get_terminal_size().columns)
 
 
 def _unknown(word: str) -> str:

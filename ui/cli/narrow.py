@@ -1,4 +1,7 @@
-"""Lines and bars at the width of the terminal: a narrow one loses the length of bars, and no number."""
+"""Lines, tables and bars at the width of the terminal: a narrow one loses the length of bars, and no number.
+
+The only module whose lines may be wider than the terminal (`print_to_copy`). Plain text is laid out in `help_layout`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 LEAST_BAR = 8
+LEAST_LABEL = 14
+"""Columns that the first column of a table needs, with the gap beside it."""
+
 _LEAST_TEXT = 20
 _ANY_WIDTH = 1000
 
@@ -29,6 +35,39 @@ def print_hanging(line: str | Text, console: Console, label: int, style: str = "
     for number, part in enumerate(wrapped):
         part.rstrip()
         console.print((text[:indent] if number == 0 else Text(" " * indent)) + part)
+
+
+def print_to_copy(text: str | Text, console: Console, style: str = "") -> None:
+    """Print what someone copies (a flag with its value, a query, a command, `FILE:LINE:` of a problem) without breaks
+    of ours, however long it is. Everything else has lines of the terminal's width."""
+    console.print(Text(text, style=style) if isinstance(text, str) else text, soft_wrap=True)
+
+
+def print_table(table: Table, console: Console, dispensable: Sequence[int] = ()) -> None:
+    """Print a table whose figures stay whole. Where the terminal is narrow, columns are left out, then the first column
+    breaks its words, then each row is a line of titles and figures. dispensable: as for `columns_that_fit`."""
+    shown, left_out = columns_that_fit(table, dispensable, console)
+    shown.columns[0].no_wrap = False
+    beside = sum(
+        console.measure(column, options=console.options.update(width=_ANY_WIDTH)).maximum
+        for column in (_without(shown, {*range(len(shown.columns))} - {n}) for n in range(1, len(shown.columns)))
+    )
+    if beside + LEAST_LABEL > console.width:
+        _print_stacked(shown, console)
+    else:
+        console.print(shown)
+    if left_out:
+        titles = ", ".join(f"“{table.columns[number].header}”" for number in sorted(dispensable[:left_out]))
+        print_hanging(f"left out here: {titles}. -o wide shows all columns.", console, 2, "dim")
+
+
+def _print_stacked(table: Table, console: Console) -> None:
+    """Each row as text: its first cell, then the other cells with their titles."""
+    titles = [str(column.header) for column in table.columns]
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        first, *others = (cell.plain if isinstance(cell, Text) else str(cell) for cell in row)
+        figures = (f"{title} {cell}" for title, cell in zip(titles[1:], others, strict=True) if cell)
+        print_hanging(f"{first}: {', '.join(figures)}", console, 2)
 
 
 def columns_that_fit(table: Table, dispensable: Sequence[int], console: Console) -> tuple[Table, int]:

@@ -99,7 +99,7 @@ async def _run(
             ) from error
         console = status_console()
         console.print(f"http://{host or '0.0.0.0'}:{port}{PATH}  for webhook_configs of Alertmanager")  # noqa: S104
-        console.print(notify_summary(table), style="dim", soft_wrap=True)
+        console.print(notify_summary(table), style="dim")
         loop_watch.begin()
         await stop.wait()
     finally:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -32,6 +34,7 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
+from kvitals.ui.cli.help_layout import lay_out
 
 LIVE_SECONDS = 12.0
 MAX_WARNING = 400  # characters
@@ -96,14 +99,21 @@ def _answer(proposal: PatchProposal, args: argparse.Namespace, has_files: bool) 
         except OSError as error:
             raise UsageError(f"cannot write to {args.description}: {error.strerror}; choose another file") from error
     elif has_files:
-        print(proposal.description, end="", file=sys.stderr)
+        print(_laid_out(proposal.description, sys.stderr), end="", file=sys.stderr)
     else:
-        print(proposal.description, end="")
+        print(_laid_out(proposal.description, sys.stdout), end="")
     if has_files and not proposal.diff:
         status_console().print(f"The files have the setting already: {proposal.setting}", style="yellow")
     for warning in first_of(proposal.warnings, "warning"):
         print(f"warning: {plain.clip(warning, MAX_WARNING)}", file=sys.stderr)
     sys.stdout.write(proposal.diff)
+
+
+def _laid_out(description: str, stream: TextIO) -> str:
+    """The description at the width of the terminal. A file and a pipe get it as it is, and the diff is never broken."""
+    if not stream.isatty() and "COLUMNS" not in os.environ:
+        return description
+    return f"{lay_out(description, shutil.get_terminal_size().columns)}\n"
 
 
 def _document(args: argparse.Namespace) -> Triage:

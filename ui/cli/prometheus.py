@@ -24,6 +24,7 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
+from kvitals.ui.cli.narrow import print_hanging
 from kvitals.ui.cli.output import PrintedDocument, emit
 
 if TYPE_CHECKING:  # many commands have these options, and most of their calls ask no server
@@ -178,7 +179,7 @@ def _show(there: Presence, console: Console, *, verbose: bool) -> None:
     if codes:
         console.print(f"\n{len(there.absent)} families that nobody has; {len(codes)} rules read them:", style="bold")
         for family, of in list(there.absent.items())[: None if verbose else _MOST]:
-            console.print(Text(f"  {family}  ").append(_few(of, verbose), "dim"), soft_wrap=True)
+            print_hanging(Text(f"  {family}  ").append(_few(of, verbose), "dim"), console, 4)
         if not verbose and len(there.absent) > _MOST:
             console.print(f"  and {len(there.absent) - _MOST} more: -v lists all", style="dim")
 

@@ -17,7 +17,11 @@ from kvitals.rules.model import Rule
 from kvitals.rules.proof import proof_of
 from kvitals.ui.cli import explain, rules_authoring
 from kvitals.ui.cli.common import add_rules_option, answer_console, print_json, status_console
+from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 from kvitals.ui.cli.output import add_output_options
+
+TABLE_COLUMNS = 80
+"""With fewer columns, `rules list` prints codes and titles."""
 
 
 def add(commands: Any) -> None:
@@ -51,7 +55,11 @@ def list_(args: argparse.Namespace) -> int:
         rule = knowledge.rules[code]
         table.add_row(code, rule.kind, rule.severity, _proof(code), rule.title)
     console = answer_console()
-    console.print(table)
+    if console.width >= TABLE_COLUMNS:
+        console.print(table)
+    else:
+        for code in sorted(knowledge.rules):
+            print_hanging(f"{code}  {knowledge.rules[code].title}", console, 7)
     return _problems(knowledge, console)
 
 
@@ -74,11 +82,12 @@ def site(args: argparse.Namespace) -> int:
         pages = runbooks_site.write(knowledge, args.out)
     except OSError as error:
         raise UsageError(f"cannot write to {args.out}: {error.strerror}; choose another --out") from error
-    print(f"{pages} pages; open {args.out / runbooks_site.HOME}")
-    return _problems(knowledge, answer_console())
+    console = answer_console()
+    print_hanging(f"{pages} pages; open {args.out / runbooks_site.HOME}", console, 2)
+    return _problems(knowledge, console)
 
 
 def _problems(knowledge: Knowledge, console: Console) -> int:
     for line in first_of([str(problem) for problem in knowledge.problems]):
-        console.print(line, style="red", soft_wrap=True)
+        print_to_copy(line, console, "red")
     return 1 if knowledge.problems else 0

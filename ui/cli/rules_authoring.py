@@ -18,6 +18,7 @@ from kvitals.diagnoser.cases.running import Bench
 from kvitals.rules import authoring
 from kvitals.rules.loader import ROOT, Knowledge, KnowledgeProblem, load
 from kvitals.ui.cli.common import EXIT_FINDINGS, EXIT_HEALTHY, add_config_option, answer_console, configuration
+from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
 CODE, NAME = re.compile(r"[A-Z]{3}\d{2}"), re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 EXAMPLE_CODE, EXAMPLE_NAME = "OWN01", "too-many-wait"
@@ -65,19 +66,23 @@ def start(args: argparse.Namespace) -> int:
             path.write_text(template.replace(EXAMPLE_CODE, code).replace(EXAMPLE_NAME, name), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write to {args.dir}: {error.strerror}; choose another --dir") from error
-    print(
-        f"{rule}\n{cases}\n"
-        f"run its cases:         kvitals rules test {args.dir}\n"
-        f"what is left to write: kvitals rules lint {args.dir}\n"
-        f"use it:                kvitals triage --rules {args.dir}"
-    )
+    console = answer_console()
+    for path in (rule, cases):
+        print_to_copy(str(path), console)
+    for title, command in (
+        ("run its cases", "rules test"),
+        ("list what is left to write", "rules lint"),
+        ("use it", "triage --rules"),
+    ):
+        console.print(f"{title}:")
+        print_to_copy(f"  kvitals {command} {args.dir}", console)
     return EXIT_HEALTHY
 
 
 def test(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
     knowledge = load(wanted.own)
-    console = _console()
+    console = answer_console()
     problems = [*(p for p in knowledge.problems if wanted.has(p.file)), *wanted.problems]
     bench, run = Bench(knowledge), 0
     for file in wanted.files:
@@ -89,7 +94,7 @@ def test(args: argparse.Namespace) -> int:
             problems += [KnowledgeProblem(file.path, line, f"{file.code}: {case.title}: {text}") for text in different]
             run += 1
             if args.verbose:
-                console.print(f"{'FAIL' if different else 'pass'}  {file.code}: {case.title}")
+                print_hanging(f"{'FAIL' if different else 'pass'}  {file.code}: {case.title}", console, 6)
     codes = {file.code for file in wanted.files}
     if not wanted.alone:
         problems += [_without_cases(code, path) for code, path in _rules(knowledge, wanted.own) if code not in codes]
@@ -109,7 +114,7 @@ def lint(args: argparse.Namespace) -> int:
     for code, path in _rules(knowledge, wanted.own):  # of those that ship the cases are with the tests
         problems += _missing(code, path, wanted.files, knowledge)
     files = sum(wanted.has(path) for path in knowledge.files.values())
-    return _end(problems, _number(files, "rule or lever", "rules and levers"), _console())
+    return _end(problems, _number(files, "rule or lever", "rules and levers"), answer_console())
 
 
 def _rules(knowledge: Knowledge, directories: Sequence[Path]) -> list[tuple[str, Path]]:
@@ -197,16 +202,9 @@ def _nobodys(file: CaseFile) -> KnowledgeProblem:
     return KnowledgeProblem(file.path, 1, f"there is no rule {file.code}, or it could not be loaded")
 
 
-def _console() -> Console:
-    """A problem is one line, so that an editor finds its file and line number."""
-    console = answer_console()
-    console.soft_wrap = True
-    return console
-
-
 def _end(problems: Sequence[KnowledgeProblem], what: str, console: Console) -> int:
     for line in first_of([str(problem) for problem in problems]):
-        console.print(line, style="red")
+        print_to_copy(line, console, "red")  # in one line, so that an editor finds its file and line number
     if problems:
         console.print(f"{what}: {_number(len(problems), 'problem')}")
         return EXIT_FINDINGS

@@ -218,7 +218,7 @@ def _where(args: argparse.Namespace, pipeline: Pipeline, console: Console) -> No
     console.print(f"API       {url_of(address)}  (Grafana data source; /metrics, /api/v1/findings)")
     if (table := pipeline.setup.config.notify) is not None:
         console.print(f"alerts    {PATH} there  (webhook_configs of an Alertmanager)")
-        console.print(f"          {told_of(table)}", style="dim", soft_wrap=True)
+        console.print(f"          {told_of(table)}", style="dim")
     if not args.demo and pipeline.setup.config.remote is not None:
         console.print(f"          https://{pipeline.setup.config.remote.listen}  for other machines")
     elif not is_loopback(address[0]):

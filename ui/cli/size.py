@@ -32,8 +32,9 @@ from kvitals.diagnoser.sizing.workload import Lengths, Workload
 from kvitals.rules import catalogue
 from kvitals.rules.catalogue import CatalogueError, Gpu, Model
 from kvitals.ui.cli import prometheus
-from kvitals.ui.cli.common import add_judging_options, json_text, parse_duration, print_wide, setup
+from kvitals.ui.cli.common import add_judging_options, json_text, parse_duration, setup
 from kvitals.ui.cli.course import add_source, course
+from kvitals.ui.cli.narrow import print_hanging, print_table
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 
 DESCRIPTION = """\
@@ -54,6 +55,9 @@ DIMENSIONS = {
     for field in fields(Model)
     if field.name not in ("name", "attention", "source", "note", "full", "sliding", "native")
 } | {"sliding": "int"}
+BESIDE_COLUMNS = 100
+"""With fewer columns, how a number was calculated stands below it."""
+
 MAX_NUMBER = 1e15
 _UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -62,7 +66,6 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "size",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_source(parser, none="the options alone")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="a trace in Mooncake's JSONL format, also as .gz")
@@ -175,11 +178,11 @@ def show(made: SizingPlan, found: ObservedLoad, console: Console) -> None:
         f"{into.model.name} on {into.gpu.name}, {into.weights.name} weights, {into.kv.name} KV",
         style="bold",
     )
-    console.print(f"model: {into.model.source}", style="dim", soft_wrap=True)
+    print_hanging(f"model: {into.model.source}", console, 7, "dim")
     if into.model.note:
-        console.print(f"note: {into.model.note}", style="dim", soft_wrap=True)
+        print_hanging(f"note: {into.model.note}", console, 6, "dim")
     for doubt in found.doubts:
-        console.print(f"{doubt}", style="yellow", soft_wrap=True)
+        print_hanging(f"{doubt}", console, 2, "yellow")
     for step in steps(made):
         console.print()
         _show_step(step, console)
@@ -192,10 +195,17 @@ def _show_step(step: SizingStep, console: Console) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(min_width=24)
     table.add_column(justify="right", min_width=12)
-    table.add_column()
-    for line in step.lines:
-        table.add_row(line.name, Text(line.told, style="cyan"), Text(line.how, style="dim"))
-    console.print(Padding(table, (0, 0, 0, 4)))
+    if console.width >= BESIDE_COLUMNS:
+        table.add_column()
+        for line in step.lines:
+            table.add_row(line.name, Text(line.told, style="cyan"), Text(line.how, style="dim"))
+        console.print(Padding(table, (0, 0, 0, 4)))
+    else:
+        for line in step.lines:
+            name = f"    {line.name}: "
+            print_hanging(Text(name).append(line.told, style="cyan"), console, 6)
+            if line.how:
+                print_hanging(Text(f"      {line.how}", style="dim"), console, 6)
     console.print(Padding(Text(step.answer), (0, 0, 0, 4)))
 
 
@@ -235,9 +245,9 @@ class _Comparison:
 
 
 def _show_others(others: _Comparison, console: Console) -> None:
-    print_wide(others.serving, console)
+    print_table(others.serving, console)
     for gpus, why in _reasons(others.failed):
-        console.print(Text(f"not {gpus}: {why}", style="dim"))
+        print_hanging(f"not {gpus}: {why}", console, 4, "dim")
     console.print()
 
 

@@ -32,7 +32,7 @@ def show(reports: Iterable[TailReport], names: Mapping[str, str], console: Conso
     """What explains each of the two times' tails. `names`: of tenants, where they may be told."""
     for report in reports:
         for line in lines(report, names, bar_columns(console, FIGURES, BAR_WIDTH)):
-            print_hanging(line, console, NAME_WIDTH + 4)
+            print_hanging(line, console, NAME_WIDTH + 4 if line.plain.startswith("  ") else 2)
         console.print()
 
 

@@ -104,11 +104,10 @@ async def _run(settings: TapSettings, config: Config) -> None:
     except OSError as error:
         raise UsageError(f"cannot listen ({error.strerror}); choose others with --listen and --admin") from error
     listen, admin = (":".join(map(str, address)) for address in (settings.listen, settings.admin or ("", 0)))
-    told = settings.agent or "nobody"
     scheme = "https" if settings.tls else "http"
-    console.print(
-        f"{scheme}://{listen} -> {settings.upstream}  tells {told}  own metrics http://{admin}/metrics", soft_wrap=True
-    )
+    console.print(f"tap      {scheme}://{listen} -> {settings.upstream}")
+    console.print(f"agent    {settings.agent or 'none: requests are only counted'}")
+    console.print(f"metrics  http://{admin}/metrics")
     loop_watch.begin()
     await stop.wait()
     stop.clear()

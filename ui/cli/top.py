@@ -28,6 +28,7 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
+from kvitals.ui.cli.narrow import print_hanging
 from kvitals.ui.cli.render import moment, verdict_line
 from kvitals.ui.cli.top_table import SORTS, FleetTable, beside, counts, sorted_rows
 
@@ -126,7 +127,7 @@ def _show(source: FleetSource) -> int:
     app.run()
     for path in app.recorded:
         if path.exists():
-            answer_console().print(f"recorded {path.name}. Judge it: kvitals triage {path.name}", soft_wrap=True)
+            print_hanging(f"recorded {path.name}. Judge it: kvitals triage {path.name}", answer_console(), 2)
     if app.failure is not None:
         raise app.failure
     if app.interrupted:

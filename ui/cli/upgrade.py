@@ -37,6 +37,7 @@ from kvitals.ui.cli.common import (
     knowledge,
     status_console,
 )
+from kvitals.ui.cli.narrow import print_hanging
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 
 MAX_LINES = 6
@@ -82,7 +83,7 @@ def do(args: argparse.Namespace) -> int:
         documents = [document for source in args.source for document in _read(Path(source))]
         upgrade = compare_versions(knowledge(args.rules), args.system, args.before, args.after, arguments, documents)
     except UnknownVersionError as error:
-        status_console().print(str(error), style="yellow", soft_wrap=True)
+        status_console().print(str(error), style="yellow")
         return EXIT_UNKNOWN
     except UpgradeError as error:
         raise UsageError(str(error)) from error
@@ -98,7 +99,7 @@ def do(args: argparse.Namespace) -> int:
 def _read(path: Path) -> Sequence[Document]:
     found, missed = read_path(path)
     for line in first_of(missed, "file"):
-        status_console().print(line, style="yellow", soft_wrap=True)
+        status_console().print(line, style="yellow")
     return found
 
 
@@ -122,7 +123,7 @@ def show(upgrade: Upgrade, console: Console) -> None:
     _show_new(upgrade, console)
     _section(console, "Check on the command line", "yellow", upgrade.doubts)
     for note in first_of(upgrade.notes, "note"):
-        console.print(Text(f"Note: {note}.", style="dim"), soft_wrap=True)
+        print_hanging(f"Note: {note}.", console, 6, "dim")
     console.print(_verdict(upgrade))
 
 
@@ -132,7 +133,7 @@ def _section(console: Console, title: str, style: str, lines: Iterable[str]) -> 
         return
     console.print(Text(title, style=f"bold {style}".strip()))
     for line in listed[:MAX_LINES]:
-        console.print(Text(f"  {line}"), soft_wrap=True)
+        print_hanging(f"  {line}", console, 4)
     if len(listed) > MAX_LINES:
         console.print(Text(f"  and {len(listed) - MAX_LINES} more: -o json", style="dim"))
 
@@ -166,7 +167,7 @@ def _show_new(upgrade: Upgrade, console: Console) -> None:
         console.print(Text("New: ", style="bold").append(", ".join(parts), style="not bold"))
     rules = sorted({code for family in gained for code in family.rules})
     if rules:
-        console.print(Text(f"  read by {_readers(rules, [])}"), soft_wrap=True)
+        print_hanging(f"  read by {_readers(rules, [])}", console, 4)
 
 
 def _counts(*several: tuple[int, str]) -> Iterator[str]:

@@ -19,7 +19,8 @@ from kvitals.kvcache.routing import ROUTINGS
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow
 from kvitals.ui.cli import curve, twin
 from kvitals.ui.cli.accesses import add_subject_options, head, replay_plan, subject, trace_document
-from kvitals.ui.cli.common import parse_duration, print_wide
+from kvitals.ui.cli.common import parse_duration
+from kvitals.ui.cli.narrow import print_hanging, print_table
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.formats import short
 
@@ -45,7 +46,6 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "whatif",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     twin.add_options(parser)
     add_subject_options(parser)
@@ -84,7 +84,7 @@ def do(args: argparse.Namespace) -> int:
 
     def show(console: Console) -> None:
         head(of, console)
-        print_wide(_table(rows, worths, base), console)
+        print_table(_table(rows, worths, base), console)
         _foot(of, rows, base, args, console)
 
     emit(PrintedDocument("Predicted hit rates", show, lambda: _json(rows, worths, of)), args.output)
@@ -187,7 +187,7 @@ def _foot(of: Lookups, rows: Sequence[ReplayRow], base: ReplayRow, args: argpars
         notes.append(f"pooled: the memory of all {base.nodes} nodes in one cache")
     console.print()
     for note in notes:
-        console.print(note, style="dim", soft_wrap=True)
+        print_hanging(note, console, 2, "dim")
 
 
 def _change(share: float | None) -> str:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import io
-import re
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
 from kvitals.ui.cli.narrow import columns_that_fit, print_hanging
-from tests.goldens.terminal import COLOURED, COMMANDS, WIDTHS, coloured_path, path, printed
-
-TO_COPY = "--kv-events-config"
-"""A setting to copy stands in one line, however long it is."""
+from tests.goldens.terminal import COLOURED, COMMANDS, ESCAPE, WIDTHS, coloured_path, path, printed, too_wide
 
 pytestmark = pytest.mark.usefixtures("shared_verdicts")
 
@@ -22,12 +18,9 @@ pytestmark = pytest.mark.usefixtures("shared_verdicts")
 def test_the_text_is_the_golden_one_and_fits(name: str) -> None:
     for columns in WIDTHS:
         text = printed(COMMANDS[name], columns)
-        assert [line for line in text.splitlines() if len(line) > columns and TO_COPY not in line] == [], columns
+        assert too_wide(text, columns) == [], columns
         golden = path(name, columns).read_text(encoding="utf-8")
         assert text == golden, "run: make goldens GOLDENS=terminal, and read the difference"
-
-
-ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @pytest.mark.parametrize("name", COLOURED)

@@ -39,6 +39,7 @@ from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import Labels
 from kvitals.series.window import Window
 from kvitals.ui.cli.main import main
+from tests.goldens.terminal import WIDTHS, printed, too_wide
 from tests.unit.cli.test_commands import run
 from tests.unit.history.history_stage import until
 
@@ -227,6 +228,20 @@ def test_findings_and_changes_are_noted(kept: Kept) -> None:
     assert {event.kind for event in events} == {"agent", "config", "target", TOLD}
     (told,) = [event for event in events if event.kind == TOLD and event.key == opened.key]
     assert opened.start < told.t <= opened.end  # the rule waits before it says so
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_what_is_printed_of_a_history_fits(kept: Kept, tmp_path: Path, columns: int) -> None:
+    place, end = str(kept.directory), kept.times[-1]
+    match = ("--match", "kvitals_target_up", "--out", str(tmp_path / "up.csv"))
+    commands = (
+        ("history", "list", "--dir", place),
+        ("history", "list", "--events", "--dir", place),
+        ("history", "export", "--dir", place, *match),
+        ("review", place, f"--from={end - 3600}", f"--to={end}", "--out", str(tmp_path / "review")),
+    )
+    for words in commands:
+        assert too_wide(printed(words, columns), columns) == [], words
 
 
 def test_the_command_lists_exports_and_judges(kept: Kept, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
