@@ -148,8 +148,9 @@ class HelpLayout(argparse.HelpFormatter):
         optional = [a for a in actions if a.option_strings and not a.required and id(a) not in required]
         shown = [action for action in actions if action not in optional]
         kept = [group for group in groups if group.required]
-        options = "[options] " if any(action.dest != "help" for action in optional) else ""
-        words = f"{self._prog} {options}{self._format_actions_usage(shown, kept)}".strip()
+        options = " [options]" if any(action.dest != "help" for action in optional) else ""
+        named = " ".join(str(super()._format_usage(None, shown, kept, "")).split())
+        words = f"{self._prog}{options}{named.removeprefix(self._prog)}"
         return lay_out(f"usage:  {words}", self._width).replace("usage:  ", "usage: ", 1) + "\n\n"
 
     def _fill_text(self, text, width, indent):  # type: ignore[no-untyped-def]
