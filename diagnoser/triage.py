@@ -67,7 +67,7 @@ def triage(
         ruled_out=_ruled_out(ordered.symptoms),
         unknown=unknown,
         muted=muted,
-        coverage=_coverage(judge, judgements, span, len(unknown)),
+        coverage=_coverage(judge, judgements, span, len(unknown), ordered, len(muted)),
         lacking=_lacking(unknown),
     )
 
@@ -341,15 +341,22 @@ def _lacking(unknown: Sequence[Finding]) -> list[MissingData]:
     return sorted(found, key=lambda lacking: (-len(lacking.codes), lacking.what))
 
 
-def _coverage(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan, listed: int) -> Coverage:
+def _coverage(
+    judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan, listed: int, open_: FindingOrder, muted: int
+) -> Coverage:
+    """listed: unknown findings in the document; open_: what is true and open; muted: how many are true and muted."""
     counts = Counter(j.outcome for j in judgements)
+    fired = len(open_.causes) + len(open_.symptoms) + len(open_.telemetry)
     engines = [
         {"engine": e.get("engine", ""), **{k: v for k, v in judge.info(e, span.at).items() if k in _SHOWN}}
         for e in judge.entities("engine", span.at)
     ]
     return Coverage(
         rules=len(judge.knowledge.rules),
-        fired=counts["fired"],
+        fired=fired,
+        noted=len(open_.notes),
+        covered=counts["fired"] - fired - len(open_.notes) - muted,
+        muted=muted,
         clear=counts["clear"],
         not_applicable=counts["n/a"],
         unknown=counts["unknown"],

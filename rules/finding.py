@@ -7,7 +7,7 @@ number when a reader of the old documents would break.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -192,12 +192,12 @@ class SloInForce(Struct, frozen=True):
 class Coverage(Struct, frozen=True):
     """How many rules could be decided, and what was seen of each engine.
 
-    The outcomes count judgements, one of each rule on each of its entities: with several entities their sum is more
-    than `rules`.
+    The counts are of judgements, one of each rule on each of its entities: with several entities their sum is more than
+    `rules`. Each judgement is in one count. Every surface prints these numbers, in the words of `counts`.
     """
 
     rules: int
-    fired: int
+    fired: int  # findings that are open: causes, symptoms and defects of the telemetry
     clear: int
     not_applicable: int
     unknown: int
@@ -205,14 +205,38 @@ class Coverage(Struct, frozen=True):
     crashed: dict[str, str] = {}  # rule code -> the error in it; the other rules went on
     warnings: list[str] = []  # why what was read may not be all there is
     unknown_not_listed: int = 0  # of `unknown`: of a rule on many entities a few are told
+    noted: int = 0  # true, and no trouble by itself: the notes
+    covered: int = 0  # true, and another rule that fired states it better
+    muted: int = 0  # true, and muted in the configuration
+
+    @property
+    def counts(self) -> list[tuple[int, str]]:
+        """Each count with its words, in the order in which a reader needs them. A count that most documents do not have
+        is left out at zero."""
+        counted = [
+            (self.fired, "fired"), (self.noted, "noted"), (self.covered, "covered by another rule"),
+            (self.muted, "muted"), (self.clear, "clear"), (self.not_applicable, "not applicable"),
+            (self.unknown, "not checked"),
+        ]  # fmt: skip
+        return [(number, words) for number, words in counted if number or words in _ALWAYS]
 
     @property
     def summary(self) -> str:
-        """The counts in words."""
-        counts = f"{self.fired} fired, {self.clear} clear, {self.not_applicable} not applicable, {self.unknown} unknown"
-        judgements = self.fired + self.clear + self.not_applicable + self.unknown
+        """All counts in words."""
+        judgements = sum(number for number, _ in self.counts)
         of = f"{judgements} judgements of " if judgements != self.rules else ""
-        return f"{of}{self.rules} rules: {counts}"
+        return f"{of}{self.rules} rules: {self._in_words(lambda _: True)}"
+
+    @property
+    def short_summary(self) -> str:
+        """The counts that call for a look or state what is known to be well."""
+        return self._in_words(lambda words: words not in ("covered by another rule", "not applicable"))
+
+    def _in_words(self, wanted: Callable[[str], bool]) -> str:
+        return ", ".join(f"{number} {words}" for number, words in self.counts if wanted(words))
+
+
+_ALWAYS = ("fired", "clear", "not applicable", "not checked")
 
 
 class EngineRow(Struct, frozen=True, kw_only=True):

@@ -120,7 +120,7 @@ def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, widt
     if document.healthy is None:
         parts += _unknown(document, width)
     blank = [""] if first is not None or document.healthy is None else []
-    return [*parts, *_warnings(document), *blank, _last(document, _more(first, now, later))]
+    return [*parts, *_warnings(document), *blank, *_last_lines(document, _more(first, now, later), width)]
 
 
 def _head(document: Triage) -> Text:
@@ -206,16 +206,19 @@ def _more(finding: Finding | None, now: int, later: int) -> str:
     return f" · {hidden} more lever{'s' if hidden > 1 else ''}: -v" if hidden else MORE
 
 
+def _last_lines(document: Triage, more: str, width: int) -> list[RenderableType]:
+    """The counts and how to see more, in one line, or in two where the terminal is narrow."""
+    line = _last(document, more)
+    if width >= SPARK_COLUMNS:
+        return [_clipped(line, width, 1, 0)]
+    counts, _, rest = line.plain.partition(" · ")
+    return [_clipped(Text(part, style="dim"), width, 1, 0) for part in (counts, rest)]
+
+
 def _last(document: Triage, more: str = "") -> Text:
     coverage = document.coverage
-    counted = [
-        (coverage.clear, "clear"),
-        (coverage.unknown, "not checked"),
-        (len(document.notes), "noted"),
-    ]
-    said = ", ".join(f"{number} {word}" for number, word in counted if number)
     engines = names([engine["engine"] for engine in coverage.engines]) or "no engine seen"
-    return Text(f"{said} · {engines}{more}", style="dim")
+    return Text(f"{coverage.short_summary}{more} · {engines}", style="dim")
 
 
 def _clipped(said: str | Text, width: int, lines: int, left: int) -> Padding:

@@ -236,7 +236,6 @@ def utc(seconds: float) -> str:
 def short_triage(document: Triage, quoter: NameQuoter) -> ShortTriage:
     """The verdict, the leading causes, and what was not checked."""
     leading = [*document.leading_causes, *document.telemetry]
-    fired = len(document.causes) + len(document.telemetry) + len(document.symptoms)
 
     def build(sizes: Sizes) -> ShortTriage:
         causes = leading[: min(sizes.items, 3)]
@@ -249,7 +248,7 @@ def short_triage(document: Triage, quoter: NameQuoter) -> ShortTriage:
             verdict=quoter.sentence(document.verdict, sizes.characters),
             causes=[_short_finding(one, quoter, sizes) for one in causes],
             symptoms=[f"{one.code} {one.title}" for one in symptoms],
-            not_listed=fired - len(causes) - len(symptoms),
+            not_listed=document.coverage.fired - len(causes) - len(symptoms),
             rules_clear=document.coverage.clear,
             rules_not_checked=document.coverage.unknown,
             not_checked=[

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from kvitals.app.demo import HEAVY_TENANT
 from kvitals.rules.finding import LeverSetting, Triage
-from kvitals.ui.cli import screen
+from kvitals.ui.cli import render, screen
 from tests.support.loops import for_each
 from tests.support.recordings import CAPTURES, judge, setup
 
@@ -37,6 +37,24 @@ def test_a_shipped_incident_fits_with_its_cause_in_the_first_lines(path: Path, d
     assert len(lines) <= screen.LINES
     assert document.verdict[:60] in "\n".join(lines[:VERDICT_WITHIN])
     assert max(map(len, lines)) <= 80
+
+
+@for_each("path", INCIDENTS, ids=lambda path: path.stem)
+def test_every_view_counts_the_same_findings_in_the_same_words(path: Path, documents: dict[Path, Triage]) -> None:
+    """`-v` counted a covered rule as fired, and the first screen did not count what fired at all."""
+    document = documents[path]
+    coverage = document.coverage
+    listed = len(document.causes) + len(document.symptoms) + len(document.telemetry)
+    assert (coverage.fired, coverage.noted, coverage.muted) == (listed, len(document.notes), len(document.muted))
+    assert sum(number for number, _ in coverage.counts) == coverage.rules  # one engine: one judgement of each rule
+    covered = {(one.code, one.entity) for one in document.ruled_out if one.because.startswith("covered by")}
+    assert coverage.covered >= len(covered)  # of those listed: symptoms and notes are covered, too
+    verbose = io.StringIO()
+    render.show(document, Console(file=verbose, width=400))
+    first, all_counts = " ".join(_screen(document)[-2:]), verbose.getvalue()
+    for number, words in coverage.counts:
+        assert f"{number} {words}" in all_counts
+        assert f"{number} {words}" in first or words in ("covered by another rule", "not applicable")
 
 
 @for_each("path", INCIDENTS, ids=lambda path: path.stem)

@@ -34,4 +34,4 @@ def test_outcomes_are_counted_as_judgements_where_they_are_more_than_rules() -> 
     several = Coverage(rules=183, fired=8, clear=178, not_applicable=77, unknown=66, engines=[])
     assert several.summary.startswith("329 judgements of 183 rules: 8 fired, 178 clear")
     one = Coverage(rules=183, fired=8, clear=100, not_applicable=9, unknown=66, engines=[])
-    assert one.summary == "183 rules: 8 fired, 100 clear, 9 not applicable, 66 unknown"
+    assert one.summary == "183 rules: 8 fired, 100 clear, 9 not applicable, 66 not checked"

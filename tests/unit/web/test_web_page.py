@@ -27,7 +27,7 @@ def test_a_healthy_engine_is_said_to_be_healthy(api: Stub) -> None:
     assert "No trouble found: 7 core checks clear or not applicable." in words(app)
     assert "few-slots.kvcap" in words(app)
     assert "time to first token p99 ≤ 2 s (default) · gap between tokens p99 ≤ 200 ms (default)" in words(app)
-    assert "22 rules: 0 fired, 18 clear, 2 not applicable, 2 unknown" in words(app)
+    assert "22 rules: 0 fired, 18 clear, 2 not applicable, 2 not checked" in words(app)
     assert api.asked == ["/api/v1/findings"]
 
 
