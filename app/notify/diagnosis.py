@@ -12,10 +12,11 @@ from typing import Any
 from kvitals.app.history_recorder import directory
 from kvitals.app.identity import KnownEngine, address, known_engine, resolve, without_rank
 from kvitals.app.notify.finding_match import DiagnosisRequest, lead, relates
+from kvitals.app.notify.fleet_looks import LOOKS_AT_ONCE, FleetLooks
 from kvitals.app.notify.notice_builder import Diagnosis, where
 from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.history import judge_history
-from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server
+from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server, server_engines
 from kvitals.app.sources.recording import Moments, RecordingError
 from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
@@ -29,9 +30,8 @@ FRESH_SECONDS = 30.0
 FIRST_SECONDS, LOOK_SECONDS = 20.0, 0.5
 """An agent that has just begun judges within this."""
 REUSE_SECONDS = 5.0
-"""A storm of messages is one look at the server."""
-MAX_LOOKS = 4
-"""At moments that are kept for messages that come later, or are still under way."""
+"""A storm of messages is one look at the server, also where the look names no cause. With a cause the look serves for
+`FRESH_SECONDS`."""
 
 
 @dataclass
@@ -41,6 +41,7 @@ class OfAgent:
     pipeline: Pipeline
     clock: Callable[[], float] = time.time
     history: bool = True  # whether it keeps any
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LOOKS_AT_ONCE), repr=False)
 
     async def __call__(self, about: DiagnosisRequest) -> Diagnosis:
         if self.clock() - about.received > FRESH_SECONDS and self.history:
@@ -70,7 +71,8 @@ class OfAgent:
     async def _past(self, about: DiagnosisRequest) -> Diagnosis:
         path = directory(self.pipeline.setup.config) / FILE
         targets = self.pipeline.node.watched.meta["targets"]
-        return await asyncio.to_thread(_judged_past, path, self.pipeline.setup, targets, about)
+        async with self._turns:
+            return await asyncio.to_thread(_judged_past, path, self.pipeline.setup, targets, about)
 
 
 @dataclass
@@ -79,36 +81,51 @@ class OfFleet:
 
     access: PrometheusAccess
     setup: Setup
-    _looks: dict[float, asyncio.Task[PrometheusVerdict]] = field(default_factory=dict, repr=False)  # by their moment
+    _looks: FleetLooks[PrometheusVerdict] = field(init=False, repr=False)
+    _lists: FleetLooks[list[KnownEngine]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._looks = FleetLooks(lambda place, at: judge_server(self.access, self.setup, at, place=place))
+        self._lists = FleetLooks(lambda _, at: server_engines(self.access, self.setup, at))
 
     async def __call__(self, about: DiagnosisRequest) -> Diagnosis:
-        first = await self._judged(about.received, about)
+        place = await self._place(about)
+        first = await self._judged(about.received, about, place)
         if first.lead is None and first.document is not None and about.received - about.began > FRESH_SECONDS:
-            then = await self._judged(about.began, about)  # it may be over by now
+            then = await self._judged(about.began, about, place)  # it may be over by now
             return then if then.lead is not None else first
         return first
 
-    async def _judged(self, at: float, about: DiagnosisRequest) -> Diagnosis:
-        moment, look = self._look(at)
+    async def _place(self, about: DiagnosisRequest) -> Mapping[str, str]:
+        """The pool that an alert is about, by its label or that of the engines that it names. Empty for the whole
+        fleet: it is about several pools, or engines have none."""
         try:
-            judged = await asyncio.shield(look)
-        except (ServerError, PromQLError) as error:
-            return Diagnosis(f"not judged: {error}")
-        document = judged.document
-        how = f"judged from {self.access.url} at {_utc(moment)}, over {document.window.seconds:.0f} s"
-        return _diagnosis(how, document, about, judged.engines)
+            engines = await asyncio.shield(self._lists.at(about.received, {}, FRESH_SECONDS).answer)
+        except (ServerError, PromQLError):
+            return {}  # the look fails likewise, and its reason is told
+        found = resolve(about.entity, engines).engines
+        pools = {one.place.get("pool", "") for one in found}
+        if len(pools) != 1 or "" in pools:
+            return {}
+        clusters = {one.place.get("cluster", "") for one in found}
+        place = {"pool": pools.pop(), "cluster": clusters.pop() if len(clusters) == 1 else ""}
+        return {label: value for label, value in place.items() if value}
 
-    def _look(self, at: float) -> tuple[float, asyncio.Task[PrometheusVerdict]]:
-        """The look at the whole fleet just before a moment, done or under way, or a new one. A few are kept."""
-        for moment, look in self._looks.items():
-            failed = look.done() and (look.cancelled() or look.exception() is not None)
-            if 0 <= at - moment < REUSE_SECONDS and not failed:
-                return moment, look
-        while len(self._looks) >= MAX_LOOKS:
-            del self._looks[next(iter(self._looks))]
-        look = asyncio.create_task(asyncio.to_thread(judge_server, self.access, self.setup, at), name="fleet")
-        self._looks[at] = look
-        return at, look
+    async def _judged(self, at: float, about: DiagnosisRequest, place: Mapping[str, str]) -> Diagnosis:
+        """An answer of the last seconds serves again if it has a cause; evidence of one may have come since."""
+        found = Diagnosis("not judged")
+        for age in (FRESH_SECONDS, REUSE_SECONDS):
+            look = self._looks.at(at, place, age)
+            try:
+                judged = await asyncio.shield(look.answer)
+            except (ServerError, PromQLError) as error:
+                return Diagnosis(f"not judged: {error}")
+            document = judged.document
+            how = f"judged from {self.access.url} at {_utc(look.moment)}, over {document.window.seconds:.0f} s"
+            found = _diagnosis(how, document, about, judged.engines)
+            if found.lead is not None:
+                break
+        return found
 
 
 def _judged_past(path: Path, setup: Setup, targets: Sequence[Mapping[str, Any]], about: DiagnosisRequest) -> Diagnosis:

@@ -33,8 +33,8 @@ MAX_SECONDS = 120.0
 """Of one diagnosis."""
 FIRST_SECONDS = 15.0
 """After a message came: then its alerts are handed on without a diagnosis, which follows when it is there."""
-MAX_DIAGNOSES = 4
-"""At the same time; each may be a look at a whole fleet."""
+MAX_DIAGNOSES = 16
+"""That are asked for at the same time. Those of one pool wait for one look; `fleet_looks` bounds the looks."""
 MAX_MESSAGES = 64
 """That are dealt with at the same time; most of them wait for their diagnosis."""
 MAX_LOOKS = 64

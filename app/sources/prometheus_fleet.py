@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ from kvitals.diagnoser.sources.engine_pages import read_pages, scalers
 from kvitals.diagnoser.sources.presence import Presence, presence
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess, PrometheusQuery, ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
-from kvitals.diagnoser.sources.served import Dialect, FamilyDialect, ServedFamilies
+from kvitals.diagnoser.sources.served import Dialect, FamilyDialect, PlaceDialect, ServedFamilies
 from kvitals.diagnoser.sources.survey import Survey, survey
 from kvitals.diagnoser.triage import triage
 from kvitals.rules.expressions import expression
@@ -41,14 +41,19 @@ class PrometheusVerdict:
     engines: list[KnownEngine] = field(default_factory=list)  # with all names that the server has for them
 
 
-def judge_server(access: PrometheusAccess, setup: Setup, at: float, window: float = 0.0) -> PrometheusVerdict:
-    """The verdict at one moment. `window`: seconds that are judged, where not as many as samples ask for.
+def judge_server(
+    access: PrometheusAccess, setup: Setup, at: float, window: float = 0.0, place: Mapping[str, str] | None = None
+) -> PrometheusVerdict:
+    """The verdict at one moment. `window`: seconds that are judged, where not as many as samples ask for. `place`: the
+    labels of the one place that is judged, such as {"pool": "chat"}; without any, the whole fleet.
 
     Raises ServerError where the server can not be asked, or has nothing to judge.
     """
     with Prometheus(access) as server, _without_collections():
         found = survey(server, at, window)
-        signals = RemoteSignals(setup.knowledge, ServedFamilies(server, dialect(server, found, setup)), found.interval)
+        said_as = dialect(server, found, setup)
+        served = ServedFamilies(server, PlaceDialect(said_as, place) if place else said_as)
+        signals = RemoteSignals(setup.knowledge, served, found.interval)
         judge = Judge(setup.knowledge, signals, setup.config.params)
         judgements = judge_with_past(judge, signals, found.span)
         judging = server.asked
@@ -59,6 +64,15 @@ def judge_server(access: PrometheusAccess, setup: Setup, at: float, window: floa
         engines = _engines(server, signals, found)
         whole = _with_warnings(document, said)
         return PrometheusVerdict(whole, found, server.asked, judging, server.waited, server.received, engines)
+
+
+def server_engines(access: PrometheusAccess, setup: Setup, at: float) -> list[KnownEngine]:
+    """The engines of a server with their places and all names that it has for them: a few queries, and nothing is
+    judged. Raises ServerError."""
+    with Prometheus(access) as server:
+        found = survey(server, at)
+        served = ServedFamilies(server, dialect(server, found, setup))
+        return _engines(server, RemoteSignals(setup.knowledge, served, found.interval), found)
 
 
 def look_at_server(access: PrometheusAccess, setup: Setup, at: float) -> tuple[Survey, Presence]:

@@ -73,6 +73,35 @@ class FamilyDialect:
         return ""
 
 
+@dataclass(frozen=True)
+class PlaceDialect:
+    """Another dialect, for the series of one place only. A series without a label of the place belongs to it: a node
+    has no label `pool`. place: label -> value, such as {"pool": "chat"}; values may come from outside."""
+
+    whole: Dialect
+    place: Mapping[str, str]
+
+    def translate(self, expr: Expr) -> Expr | None:
+        translated = self.whole.translate(expr)
+        return None if translated is None else with_matchers(translated, self._matchers)
+
+    def local(self, name: str) -> Rows | None:
+        rows = self.whole.local(name)
+        if rows is None:
+            return None
+        return [row for row in rows if all(row[0].get(label, "") in ("", v) for label, v in self.place.items())]
+
+    def has(self, name: str) -> bool:
+        return self.whole.has(name)
+
+    def why_not(self, metric: str) -> str:
+        return self.whole.why_not(metric)
+
+    @property
+    def _matchers(self) -> tuple[Matcher, ...]:
+        return tuple(Matcher(label, MatchOp.RE, f"{literal(value)}|") for label, value in self.place.items())
+
+
 class Snapshot:
     """Series with one value each, which is theirs at whatever moment is asked for."""
 
@@ -213,22 +242,25 @@ def focus_engines(expr: Expr, engines: Sequence[str]) -> Expr:
     """The expression for a few engines only, where nothing in it puts engines together; else as it is."""
     if not 0 < len(engines) <= MAX_FOCUS or not all(_keeps_engines(node) for node in expr.walk()):
         return expr
-    pattern = "|".join(_SPECIAL.sub(lambda m: "\\" + m[0], engine) for engine in sorted(engines))
+    pattern = "|".join(literal(engine) for engine in sorted(engines))
     if len(pattern) > 1000 or "\n" in pattern:
         return expr
-    matcher = Matcher("engine", MatchOp.RE, pattern)
+    return with_matchers(expr, (Matcher("engine", MatchOp.RE, pattern),))
 
-    def narrow(node: Expr) -> Expr:
-        if isinstance(node, Selector):
-            return narrowed(node)
-        if isinstance(node, Range):
-            return Range(narrowed(node.selector), node.range)
-        return map_children(node, narrow)
 
-    def narrowed(node: Selector) -> Selector:
-        return Selector(node.name, (*node.matchers, matcher), node.offset)
+def literal(text: str) -> str:
+    """A pattern that matches this text alone, whatever is in it. The quotes around it are `Matcher`'s."""
+    return _SPECIAL.sub(lambda m: "\n" if m[0] == "\n" else "\\" + m[0], text)
 
-    return narrow(expr)
+
+def with_matchers(expr: Expr, matchers: Sequence[Matcher]) -> Expr:
+    """The expression with matchers added to each selector in it."""
+    more = tuple(matchers)
+    if isinstance(expr, Selector):
+        return Selector(expr.name, (*expr.matchers, *more), expr.offset)
+    if isinstance(expr, Range):
+        return Range(Selector(expr.selector.name, (*expr.selector.matchers, *more), expr.selector.offset), expr.range)
+    return map_children(expr, lambda child: with_matchers(child, more))
 
 
 def _keeps_engines(node: Expr) -> bool:

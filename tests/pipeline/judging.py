@@ -175,14 +175,23 @@ def _pages_fired(stack: Stack) -> Iterator[tuple[float, Mapping[str, str]]]:
         yield float(fired["values"][0][0]), fired["metric"]
 
 
+def is_about(said: Subject, address: str, incident: PlannedIncident) -> bool:
+    """Whether a message is about an incident: it names the sick engine, or its pool with the incident's cause. Another
+    cause on the pool may be that of the other incident there; `Truth` judges it."""
+    if said.engine:
+        return said.engine == address
+    return said.pool == incident.pool and said.code in incident.causes
+
+
 def _incidents(stack: Stack, verdict: Verdict) -> None:
     """A row for each incident: its truth, its messages, and when its cause was named first."""
     for engine in stack.engines:
         if (incident := stack.sick.get(engine.address)) is None:
             continue
-        mine = [m for m in stack.webhook.messages if of_notice(m.body).engine == engine.address]
+        mine = [m for m in stack.webhook.messages if is_about(of_notice(m.body), engine.address, incident)]
         codes = [of_notice(m.body).code for m in mine]
-        right = [m.at for m, code in zip(mine, codes, strict=True) if code in incident.causes]
+        began = stack.started + engine.onset
+        right = [m.at for m, code in zip(mine, codes, strict=True) if code in incident.causes and m.at >= began]
         after = f"{right[0] - stack.started - engine.onset:.0f} s" if right else "-"
         told = " ".join(dict.fromkeys(code or "-" for code in codes)) or "silent"
         verdict.table.append(

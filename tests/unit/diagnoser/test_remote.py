@@ -20,12 +20,12 @@ from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, PrometheusQuery, PrometheusSeries, ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
-from kvitals.diagnoser.sources.served import FamilyDialect, ServedFamilies, focus_engines
+from kvitals.diagnoser.sources.served import FamilyDialect, PlaceDialect, ServedFamilies, focus_engines
 from kvitals.diagnoser.sources.survey import has_agents, last_scraped, survey
 from kvitals.diagnoser.triage import MAX_OF_A_RULE, triage
 from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import SIGNAL_PREFIX, load
-from kvitals.series.promql import Series, evaluate, evaluate_range, parse
+from kvitals.series.promql import Selector, Series, evaluate, evaluate_range, parse
 from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import METRIC_NAME, Frame, Matcher, MatchOp, SeriesSource
 from kvitals.series.window import Window
@@ -242,3 +242,22 @@ def test_of_many_engines_with_the_same_trouble_a_few_are_proven() -> None:
     assert all(cause.conclusion for cause in off)
     assert document.coverage.unknown == len(document.unknown) + document.coverage.unknown_not_listed
     assert document.coverage.unknown_not_listed > 0
+
+
+@pytest.mark.parametrize(
+    "pool",
+    ["chat", "a.b|c", 'x"} or vector(1) or up{a="', "back\\slash", "line\nbreak", "$1 (?:.*)", "ü ∆", ".*", "[", "a#b"],
+)
+def test_a_place_from_outside_selects_that_place_alone(pool: str) -> None:
+    """An alert's label is anybody's text: in a query it is a text, and never a pattern or a part of the query."""
+    narrow = PlaceDialect(FamilyDialect(()), {"pool": pool})
+    asked = narrow.translate(parse("rate(kvitals_a_total[1m]) / on (engine) (kvitals_b offset 5m)"))
+    again = parse(str(asked))
+    assert again == asked
+    asked_for = [node for node in again.walk() if isinstance(node, Selector)]
+    for node in asked_for:
+        (matcher,) = (one for one in node.matchers if one.name == "pool")
+        assert matcher.matches({"pool": pool})
+        assert matcher.matches({})  # a node has no pool
+        assert not any(matcher.matches({"pool": other}) for other in ("other", f"{pool}s", f"a{pool}", pool[1:] or "b"))
+    assert {node.name for node in asked_for} == {"kvitals_a_total", "kvitals_b"}

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from kvitals.app.identity import KnownEngine, known_engine
-from kvitals.app.notify import diagnosis
+from kvitals.app.notify import diagnosis, fleet_looks
 from kvitals.app.notify.diagnosis import OfFleet
-from kvitals.app.notify.finding_match import diagnosis_request
+from kvitals.app.notify.finding_match import DiagnosisRequest, diagnosis_request
+from kvitals.app.notify.fleet_looks import FleetLooks
 from kvitals.app.notify.incident_tracker import Rules, settle
 from kvitals.diagnoser.sources.prometheus import ServerError
 from kvitals.rules.finding import Triage
@@ -29,7 +30,7 @@ async def test_messages_of_one_moment_share_a_look(full_cache: Triage, monkeypat
     moments: list[float] = []
     go = threading.Event()
 
-    def judge(access: Any, setup: Any, at: float) -> Judged:
+    def judge(access: Any, setup: Any, at: float, *, place: Any) -> Judged:
         moments.append(at)
         assert go.wait(20)
         return Judged(full_cache)
@@ -48,7 +49,7 @@ async def test_messages_of_one_moment_share_a_look(full_cache: Triage, monkeypat
 async def test_a_look_that_failed_is_not_taken_again(full_cache: Triage, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Any] = [ServerError("the server is away"), Judged(full_cache)]
 
-    def judge(access: Any, setup: Any, at: float) -> Any:
+    def judge(access: Any, setup: Any, at: float, *, place: Any) -> Any:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -69,7 +70,7 @@ async def test_a_message_names_the_pool_of_its_engine(
     window = msgspec.structs.replace(full_cache.window, cold=cold)
     document = msgspec.structs.replace(full_cache, window=window)
     engines = [known_engine({"engine": ENGINE, "pool": "chat"}), known_engine({"engine": "other/0", "pool": "code"})]
-    monkeypatch.setattr(diagnosis, "judge_server", lambda *_: Judged(document, engines))
+    monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(document, engines))
     fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
     first = await settle(message(alert("ENG01")), AT, (), fleet, Rules(3600.0))
     known = list(first.incidents.values())
@@ -82,7 +83,112 @@ async def test_a_message_names_the_pool_of_its_engine(
 
 async def test_an_alert_that_names_no_engine_gets_no_pool(full_cache: Triage, monkeypatch: pytest.MonkeyPatch) -> None:
     engines = [known_engine({"engine": ENGINE, "pool": "chat"})]
-    monkeypatch.setattr(diagnosis, "judge_server", lambda *_: Judged(full_cache, engines))
+    monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(full_cache, engines))
     fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
     about = diagnosis_request([alert()], {"cluster": "a"}, AT)
     assert (await fleet(about)).pool == ""
+
+
+CHAT, CODE = "10.0.0.1:8000/0", "10.0.0.2:8000/0"
+BESIDE = "10.0.0.3:8000/0"  # in the pool of CHAT
+KNOWN = [
+    known_engine({"engine": CHAT, "pool": "chat", "cluster": "a"}),
+    known_engine({"engine": BESIDE, "pool": "chat", "cluster": "a"}),
+    known_engine({"engine": CODE, "pool": "code", "cluster": "a"}),
+]
+
+
+class Server:
+    """Stands for a Prometheus: notes which place is judged at which moment."""
+
+    def __init__(self, document: Triage, monkeypatch: pytest.MonkeyPatch, known: Sequence[KnownEngine] = KNOWN) -> None:
+        self.document, self.known = document, known
+        self.judged: list[tuple[dict[str, str], float]] = []
+        self.lists = self.now = self.most = 0
+        self.go = threading.Event()
+        self.go.set()
+        monkeypatch.setattr(diagnosis, "judge_server", self.judge)
+        monkeypatch.setattr(diagnosis, "server_engines", self.engines)
+
+    def judge(self, access: Any, setup: Any, at: float, *, place: dict[str, str]) -> Judged:
+        self.judged.append((dict(place), at))
+        self.now += 1
+        self.most = max(self.most, self.now)
+        assert self.go.wait(20)
+        self.now -= 1
+        return Judged(self.document, self.known)
+
+    def engines(self, access: Any, setup: Any, at: float) -> list[KnownEngine]:
+        self.lists += 1
+        return list(self.known)
+
+    @property
+    def fleet(self) -> OfFleet:
+        return OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("entity", "place"),
+    [
+        ({"engine": CHAT}, {"pool": "chat", "cluster": "a"}),
+        ({"pool": "chat"}, {"pool": "chat", "cluster": "a"}),
+        ({"instance": "10.0.0.2:8000"}, {"pool": "code", "cluster": "a"}),
+        ({"cluster": "a"}, {}),  # two pools
+        ({"engine": "elsewhere:1"}, {}),
+    ],
+)
+async def test_the_pool_of_an_alert_is_judged_alone(
+    entity: dict[str, str], place: dict[str, str], full_cache: Triage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(full_cache, monkeypatch)
+    await server.fleet(diagnosis_request([alert()], entity, AT))
+    assert server.judged[0] == (place, AT)
+    assert server.lists == 1
+
+
+async def test_a_fleet_without_pools_is_judged_whole(full_cache: Triage, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(full_cache, monkeypatch, [known_engine({"engine": CHAT})])
+    await server.fleet(diagnosis_request([alert()], {"engine": CHAT}, AT))
+    assert server.judged[0] == ({}, AT)
+
+
+async def test_a_later_alert_of_a_pool_takes_the_answer_with_a_cause(
+    full_cache: Triage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = [known_engine({"engine": ENGINE, "pool": "chat"}), *KNOWN[2:]]
+    server = Server(full_cache, monkeypatch, known)
+    fleet = server.fleet
+    for later in (0.0, 10.0, 25.0):
+        found = await fleet(diagnosis_request([alert()], {"engine": ENGINE}, AT + later))
+        assert found.lead is not None
+    assert server.judged == [({"pool": "chat"}, AT)]
+    await fleet(diagnosis_request([alert()], {"engine": ENGINE}, AT + 31.0))
+    assert server.judged == [({"pool": "chat"}, AT), ({"pool": "chat"}, AT + 31.0)]
+
+
+async def test_without_a_cause_the_next_alert_of_a_pool_is_a_look_of_its_own(
+    full_cache: Triage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(full_cache, monkeypatch)
+    fleet = server.fleet
+    for later in (0.0, 2.0, 10.0):
+        about = DiagnosisRequest({"engine": CHAT}, frozenset(), symptomatic=True, began=AT + later, received=AT + later)
+        assert (await fleet(about)).lead is None
+    assert [at for _, at in server.judged] == [AT, AT + 10.0]
+
+
+async def test_few_looks_are_under_way_and_the_latest_begins_first(
+    full_cache: Triage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_looks, "LOOKS_AT_ONCE", 1)
+    known = [known_engine({"engine": f"e{i}", "pool": f"p{i}"}) for i in range(6)]
+    server = Server(full_cache, monkeypatch, known)
+    server.go.clear()
+    looks: FleetLooks[Any] = FleetLooks(lambda place, at: server.judge(None, None, at, place=dict(place)))
+    several = [looks.at(AT + i, {"pool": f"p{i}"}, 30.0) for i in range(6)]
+    assert looks.at(AT + 9.0, {"pool": "p3"}, 30.0) is several[3]  # it waits, and judges what is newest
+    server.go.set()
+    await asyncio.gather(*(one.answer for one in several))
+    assert [place["pool"] for place, _ in server.judged] == ["p0", "p3", "p5", "p4", "p2", "p1"]
+    assert server.judged[1] == ({"pool": "p3"}, AT + 9.0)
+    assert server.most == 1

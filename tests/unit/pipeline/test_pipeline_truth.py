@@ -11,7 +11,7 @@ import pytest
 from kvitals.series.types import METRIC_NAME, Labels
 from tests.fleet.loops import Course, Loop
 from tests.pipeline.incidents import HEALTHY_POOLS, INCIDENTS, PlannedIncident
-from tests.pipeline.judging import Subject, Truth, of_notice, of_pagerduty, of_slack
+from tests.pipeline.judging import Subject, Truth, is_about, of_notice, of_pagerduty, of_slack
 from tests.pipeline.looped import EnginePage, LoopedEngine, LoopTable, agent_pages
 
 SICK, WELL = "10.0.0.1:8000", "10.0.0.2:8000"
@@ -41,6 +41,22 @@ def said(engine: str = SICK, pool: str = "chat", code: str = "SCH01") -> Subject
 def test_a_message_that_is_not_so_is_wrong(subject: Subject, fault: str | None) -> None:
     faults = list(TRUTH.faults(subject))
     assert (not faults) if fault is None else any(fault in one for one in faults)
+
+
+@pytest.mark.parametrize(
+    ("subject", "about"),
+    [
+        (said(), True),
+        (said(code="KVC01"), True),  # and wrong
+        (said(engine=WELL), False),
+        (said(engine=""), True),
+        (said(engine="", code="KVC01"), False),
+        (said(engine="", code=""), False),
+        (said(engine="", pool="code"), False),
+    ],
+)
+def test_a_message_on_the_pool_is_about_the_incident_whose_cause_it_names(subject: Subject, *, about: bool) -> None:
+    assert is_about(subject, SICK, TRUTH.sick[SICK]) is about
 
 
 def test_twelve_incidents_in_six_pools() -> None:
