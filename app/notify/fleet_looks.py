@@ -40,7 +40,7 @@ class FleetLooks(Generic[T]):
     def at(self, moment: float, place: Mapping[str, str], age: float) -> PlaceLook[T]:
         """A look at a place less than `age` seconds from a moment: done, under way, or a new one. One that waits
         judges the latest moment that somebody asks for."""
-        for look in reversed(self._looks):
+        for look in sorted(self._looks, key=lambda one: one.moment, reverse=True):
             if look.place == place and abs(moment - look.moment) < age and not look.failed:
                 if not look.begun:
                     look.moment = max(look.moment, moment)

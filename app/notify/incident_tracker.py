@@ -67,7 +67,7 @@ async def settle(
 
 def look_again(incident: OpenIncident, found: Diagnosis, now: float) -> SettledMessage:
     """An incident that was told without a cause, and a later diagnosis of it."""
-    lead = found.lead
+    lead = found.cause
     if lead is None:
         return SettledMessage()
     after = msgspec.structs.replace(
@@ -126,8 +126,8 @@ class _Dealing:
             return
         about = fresh or [one for one in firing if one.key in due[0].open]
         found = await self.diagnose(diagnosis_request(about, entity, self.received))
-        before = _same_trouble(about, here, found.lead) if fresh else due[0]
-        change = self._change(before, about, found.lead)
+        before = _same_trouble(about, here, found.cause) if fresh else due[0]
+        change = self._change(before, about, found.cause)
         incident = self._incident(before, entity, about, found, told=change is not None)
         self.out.incidents[incident.id] = incident
         if change is None:
@@ -157,7 +157,7 @@ class _Dealing:
         *,
         told: bool,
     ) -> OpenIncident:
-        lead = found.lead
+        lead = found.cause
         new = {one.key: notices.notice_alert(one, self.received) for one in fresh}
         known = {**(before.open if before else {}), **new}
         open_: Mapping[str, NoticeAlert] = dict(list(known.items())[-MAX_INCIDENT_ALERTS:])
@@ -168,7 +168,7 @@ class _Dealing:
         elif lead is not None:
             code, title, explains = lead.code, lead.title, list(lead.explains)
         else:
-            code, title, explains = "", first.summary or first.name, []
+            code, title, explains = "", found.lead.title if found.lead else first.summary or first.name, []
         return OpenIncident(
             id=before.id if before else digest_of(entity, code or first.name, self.received),
             entity=entity,

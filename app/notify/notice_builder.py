@@ -24,6 +24,11 @@ class Diagnosis:
     lead: Finding | None = None
     pool: str = ""  # of the engine that the alert names; empty where it is not known
 
+    @property
+    def cause(self) -> Finding | None:
+        """The lead, unless it is a symptom: that is what the alert reports itself, and its cause is still unknown."""
+        return self.lead if self.lead is not None and self.lead.kind != "symptom" else None
+
 
 def notice_of(
     incident: OpenIncident, change: Change, found: Diagnosis, at: float, links: list[Link], beyond: int = 0
@@ -47,13 +52,17 @@ def notice_of(
         not_listed=max(0, len(told) - notices.MAX_ALERTS) + beyond,
         links=links,
     )
+    if found.cause is None and incident.code:
+        return msgspec.structs.replace(
+            notice, code=incident.code, verdict=f"The cause was found before: {incident.code}."
+        )
     if lead is None:  # the document's verdict may be of another engine
         verdict = f"No known cause matches on {notice.where}." if document is not None else ""
         return msgspec.structs.replace(notice, verdict=verdict)
     return msgspec.structs.replace(
         notice,
         title=lead.title,
-        code=lead.code,
+        code=found.cause.code if found.cause is not None else "",
         verdict=lead.conclusion,
         confidence=f"{lead.confidence_words} ({lead.confidence:.2f})",
         numbers=notices.numbers(lead),

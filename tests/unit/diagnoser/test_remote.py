@@ -261,3 +261,48 @@ def test_a_place_from_outside_selects_that_place_alone(pool: str) -> None:
         assert matcher.matches({})  # a node has no pool
         assert not any(matcher.matches({"pool": other}) for other in ("other", f"{pool}s", f"a{pool}", pool[1:] or "b"))
     assert {node.name for node in asked_for} == {"kvitals_a_total", "kvitals_b"}
+
+
+class TwoPools:
+    """The series of a recording twice, as those of two pools. selected: the engines that were read."""
+
+    def __init__(self, source: SeriesSource) -> None:
+        self.source = source
+        self.selected: set[str] = set()
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        names = [matcher for matcher in matchers if matcher.name == METRIC_NAME]
+        found = []
+        for frame in self.source.select(names, start, end):
+            for pool in ("chat", "code"):
+                labels = [
+                    one.with_(engine=f"{pool}-{one['engine']}", pool=pool) for one in frame.labels if "engine" in one
+                ]
+                columns = [i for i, one in enumerate(frame.labels) if "engine" in one]
+                taken = [i for i, one in enumerate(labels) if all(m.matches(one) for m in matchers)]
+                self.selected |= {labels[i]["engine"] for i in taken}
+                if taken:
+                    values = frame.values[:, [columns[i] for i in taken]]
+                    found.append(Frame(frame.times, values, [labels[i] for i in taken]))
+        return found
+
+
+def test_a_pool_is_judged_as_within_the_fleet_and_no_other_engine_is_read() -> None:
+    window, last = recorded(next(path for path in incidents() if path.stem == "few_slots"))
+    span = EvaluationSpan(last, 60.0, 90.0)
+
+    def judged(source: TwoPools, place: dict[str, str]) -> dict[tuple[str, str], str]:
+        server = Server(source)
+        names = server.names(last - 900, last)
+        source.selected.clear()
+        served = ServedFamilies(server, PlaceDialect(FamilyDialect(names), place))  # type: ignore[arg-type]
+        signals = RemoteSignals(KNOWLEDGE, served, INTERVAL)
+        return outcomes(judge_with_past(Judge(KNOWLEDGE, signals), signals, span))
+
+    both, alone = TwoPools(window), TwoPools(window)
+    fleet, pool = judged(both, {}), judged(alone, {"pool": "chat"})
+    assert {engine.partition("-")[0] for engine in both.selected} == {"chat", "code"}
+    assert {engine.partition("-")[0] for engine in alone.selected} == {"chat"}
+    engines = {key: outcome for key, outcome in pool.items() if "chat-" in key[1]}
+    assert engines == {key: outcome for key, outcome in fleet.items() if "chat-" in key[1]}
+    assert "fired" in {outcome for (code, _), outcome in engines.items() if code == "SCH01"}

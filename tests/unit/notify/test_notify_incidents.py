@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kvitals.app.notify import incident_tracker
-from kvitals.app.notify.incident_tracker import Rules, SettledMessage, settle
+from kvitals.app.notify.incident_tracker import Rules, SettledMessage, asked_again, look_again, settle
 from kvitals.app.notify.incoming import OURS, Alert, IncomingError, read
 from kvitals.app.notify.notice import Link, Notice, links
 from kvitals.app.notify.queue import OpenIncident
@@ -79,6 +79,33 @@ async def test_a_cause_that_is_found_later_is_told(full_cache: Triage) -> None:
     memory.diagnose = diagnosing(full_cache)
     found = await memory.one(alert("KVC01"), at=AT + 30)
     assert (found.change, found.code, found.incident) == ("cause", "KVC01", first.incident)
+
+
+async def test_a_symptom_is_no_cause_and_its_cause_follows(full_cache: Triage) -> None:
+    """An alert's own symptom was told as its cause, and the cause was never looked for again."""
+    symptom = msgspec.structs.replace(full_cache, causes=[])
+    memory = Memory(symptom)
+    first = await memory.one(alert("LAT01"))
+    assert (first.change, first.code, first.title) == ("new", "", "TTFT p99 above objective")
+    assert first.verdict and first.numbers
+    (incident,) = memory.known.values()
+    assert incident.code == ""  # so it is looked at again
+    again = await diagnosing(symptom)(asked_again(incident, AT + 10))
+    assert not look_again(incident, again, AT + 10).notices
+    found = await diagnosing(full_cache)(asked_again(incident, AT + 20))
+    (later,) = look_again(incident, found, AT + 20).notices
+    assert (later.change, later.code, later.incident) == ("cause", "KVC01", first.incident)
+
+
+@pytest.mark.parametrize("symptom", [False, True])
+async def test_a_known_cause_stays_where_a_later_look_finds_none(full_cache: Triage, *, symptom: bool) -> None:
+    memory = Memory(full_cache)
+    first = await memory.one(alert("LAT01"))
+    left = full_cache.symptoms if symptom else []
+    memory.diagnose = diagnosing(msgspec.structs.replace(full_cache, causes=[], symptoms=left))
+    worse = await memory.one(alert("LAT01", severity="page"), at=AT + 60)
+    assert (worse.change, worse.code, worse.title) == ("worse", "KVC01", first.title)
+    assert worse.verdict == "The cause was found before: KVC01."
 
 
 async def test_what_nobody_spoke_of_is_told(full_cache: Triage) -> None:
