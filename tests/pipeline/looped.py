@@ -5,7 +5,6 @@ A page is calculated from arrays that are prepared once, so that 60 engines cost
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import time
@@ -106,7 +105,8 @@ def _series(labels: Labels, address: str) -> str:
     """A series up to its value, as a page has it: an agent names its engines, an engine does not name itself."""
     named = {name: value for name, value in labels.items() if name != METRIC_NAME}
     if "engine" in named and labels.name.startswith("kvitals"):
-        named["engine"] = re.sub(r"^[^/]*", address, named["engine"])
+        # Some recordings name their engine without its rank; an engine keeps its name when its fault begins.
+        named["engine"] = f"{address}/{named['engine'].partition('/')[2] or '0'}"
     return labels.name + "{" + ",".join(f'{name}="{escape(value)}"' for name, value in named.items()) + "} "
 
 

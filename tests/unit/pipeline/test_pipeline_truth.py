@@ -83,11 +83,11 @@ def test_the_end_of_an_incident_names_nothing_at_pagerduty() -> None:
     assert of_pagerduty({"event_action": "resolve"}) is None
 
 
-def table(rate: float) -> LoopTable:
+def table(rate: float, engine: str = "recorded/0") -> LoopTable:
     """A counter that grows by `rate` per second, with a lap of 10 s, and a gauge with the value of the rate."""
     times = np.arange(0.0, 11.0)
-    counter = Course(Labels({METRIC_NAME: "c_total", "engine": "recorded/0"}), times, 100.0 + rate * times, True, 10.0)
-    gauge = Course(Labels({METRIC_NAME: "kvitals_g", "engine": "recorded/0"}), times, np.full(11, rate), False, 10.0)
+    counter = Course(Labels({METRIC_NAME: "c_total", "engine": engine}), times, 100.0 + rate * times, True, 10.0)
+    gauge = Course(Labels({METRIC_NAME: "kvitals_g", "engine": engine}), times, np.full(11, rate), False, 10.0)
     return LoopTable(Loop("made", (), {}, [counter, gauge]))
 
 
@@ -107,3 +107,12 @@ def test_an_agents_page_has_its_engines_by_their_addresses() -> None:
     engines = [LoopedEngine(number, "chat", table(1.0)) for number in (1, 2)]
     (page,) = agent_pages(engines, 0.0).values()
     assert [f'kvitals_g{{engine="{one.address}/0"}} 1.0' in page(0.0) for one in engines] == [True, True]
+
+
+@pytest.mark.parametrize("recorded", ["recorded/0", "recorded"])
+def test_an_engine_keeps_its_name_when_its_fault_begins(recorded: str) -> None:
+    """It had another name from then on, and a page said that the one before was gone."""
+    engine = LoopedEngine(0, "chat", table(1.0), table(5.0, recorded), onset=25.0)
+    page = EnginePage(engine, started=0.0)
+    for seconds in (24.0, 26.0):
+        assert any(line.startswith(f'kvitals_g{{engine="{engine.address}/0"}}') for line in page.lines(seconds))
