@@ -102,7 +102,7 @@ class OfFleet:
         try:
             engines = await asyncio.shield(self._lists.at(about.received, {}, FRESH_SECONDS).answer)
         except (ServerError, PromQLError):
-            return {}  # the look fails likewise, and its reason is told
+            return {}  # the look fails likewise, and the message has its reason
         found = resolve(about.entity, engines).engines
         pools = {one.place.get("pool", "") for one in found}
         if len(pools) != 1 or "" in pools:

@@ -39,6 +39,7 @@ if (!window.kvitalsNavigation) {
   let elsewhere = 0, asked = null;
   addEventListener('click', e => {
     const link = e.target.closest?.('a[data-testid="stSidebarNavLink"]');
+    if (!link && e.target.closest?.('a, button')) asked = null;  // something else is wanted now
     if (!link || e.button || e.ctrlKey || e.metaKey || e.shiftKey || e.altKey) return;
     const path = new URL(link.href).pathname;
     asked = {path, page: path.split('/').pop(), again: asked?.path === path ? asked.again + 1 : 0};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -39,6 +40,8 @@ def chain_of_sessions(count: int) -> tuple[Event, ...]:
 
 def taken(ledger: EngineLedger, events: tuple[Event, ...], sequence: int = 0) -> tuple[float, float]:
     """CPU seconds of the longest step of a batch, and of all."""
+    gc.collect()
+    gc.freeze()  # as in an agent, whose full collections walk only what is newer than the last one
     record = KvEventsRecord(t=T, target="engine", batches=(BlockEventBatch(sequence, T + sequence, events),))
     steps, began, longest = ledger.feed_steps(record), time.thread_time(), 0.0
     last = began
@@ -65,11 +68,8 @@ def ledger() -> EngineLedger:
     ids=["lookups behind each other", "one prompt", "its removal", "its removal from the front", "all cleared"],
 )
 def test_a_batch_of_the_largest_size_is_fed_in_short_steps(events: tuple[Event, ...]) -> None:
-    """Of three times the least counts: what other programs take from a shared core is no step of the ledger's."""
-    longest = [taken(ledger(), events)[0]]
-    while longest[-1] >= STEP_SECONDS and len(longest) < 3:
-        longest.append(taken(ledger(), events)[0])
-    assert min(longest) < STEP_SECONDS, longest
+    longest, _ = taken(ledger(), events)
+    assert longest < STEP_SECONDS
 
 
 def test_what_is_left_of_a_batch_that_costs_too_much_is_a_hole() -> None:
