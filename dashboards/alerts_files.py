@@ -68,7 +68,8 @@ def files(knowledge: Knowledge, options: Options, boards: Iterable[Board]) -> di
         ),
         f"{FOLDER}/engines/alerts.yaml": dump(
             raw_alerts,
-            note=f"Over recording.yaml beside it. Of the extended set, these need the agent and have none:\n{missing}",
+            note="Over recording.yaml beside it. These rules of the extended set have no alert here, as they need the"
+            f" agent:\n{missing}",
         ),
     }
 

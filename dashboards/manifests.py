@@ -36,19 +36,20 @@ _SCALER_NOTE = """\
 An example for KEDA: put your own names and numbers in.
 
 Calculate what a trigger can do. New capacity serves `cold` seconds after the request for it: scheduling, image,
-weights, captured graphs, and a first cache. A signal that leads by `lead` seconds saves that time. During the rest,
+weights, captured graphs, and a first cache. A signal that leads by `lead` seconds saves that time. The rest is
   gap = cold - lead
-the existing replicas must carry the rise. So choose the threshold by free capacity, not by the objective:
+During the gap the existing replicas must carry the rise. So choose the threshold by free capacity, not by the
+objective:
   threshold = limit - slope * gap
 where `limit` is the level at which the objective breaks and `slope` how fast it is approached in your steepest rise.
 {lead}
-Measure `cold` once: from the pod's creation to its first request within the objective. With gap above what a
-threshold can cover, keep spare replicas (minReplicaCount): no trigger replaces them.
+Measure `cold` once: from the pod's creation to its first request within the objective. If the gap is
+longer than a threshold can cover, keep spare replicas (minReplicaCount): no trigger replaces them.
 pollingInterval and your rules' evaluation interval are both part of `cold`."""
 _MEASURED = """\
 Measured on a real vLLM (docs/measured.md, five runs): the first stage of a cascade was detectable 16 to 22 s before the
-objective for first tokens was missed, the second, on which this one scales, 8 to 21 s. With gap = cold - 8 that pays
-for shedding load and for replicas that are warm already; where cold is minutes, it does not."""
+objective for first tokens was missed, the second, on which this one scales, 8 to 21 s. A gap of cold - 8
+is short enough to shed load, or to use replicas that are already warm. Where cold is minutes, it is too long."""
 _UNMEASURED = """\
 How long it leads depends on how fast your load rises; it was not measured."""
 

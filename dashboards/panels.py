@@ -474,7 +474,7 @@ def _style(panel: LinePanel, queries: Queries, i: int, line: PanelLine) -> list[
         properties.append({"id": "custom.lineStyle", "value": {"dash": [2, 6], "fill": "dot"}})
     if line.style == "objective":
         if not panel.by:
-            raise PanelError(f"{panel.title!r} draws an objective by which no rule judges")
+            raise PanelError(f"{panel.title!r} draws an objective that no rule reads")
         color = SEVERITY_COLOR[queries.rule(panel.by[0]).severity]
         properties += [
             {"id": "custom.lineStyle", "value": {"dash": [10, 8], "fill": "dash"}},

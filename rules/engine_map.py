@@ -7,7 +7,7 @@ brings which telemetry. The types below mirror the YAML; their comments are the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
@@ -85,6 +85,8 @@ class LabelFact(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     label: str
     over_ranks: bool = False  # the label holds the sum over the page's ranks
+    reserved: int = 0  # so many of each rank no request can use: they are not in the fact
+    counts: str = ""  # another fact, whose reserved part is in this label, too
     note: str = ""
 
 
@@ -96,6 +98,27 @@ class InfoMetric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     numbers: dict[str, LabelFact] = {}  # fact -> label
     strings: dict[str, str] = {}  # label of kvitals_engine_info -> raw label
     derived: dict[str, tuple[str, str]] = {}  # fact -> two facts whose product it is, where no label has it
+
+    def facts(self, number_of: Callable[[str], float | None], ranks: int) -> dict[str, float]:
+        """The facts of one rank. number_of: the number of a label, None without one; ranks: those of the page."""
+        labels = {fact: number_of(where.label) for fact, where in self.numbers.items()}
+        whole = {
+            fact: number / ranks if self.numbers[fact].over_ranks else number
+            for fact, number in labels.items()
+            if number is not None
+        }
+        found = {
+            fact: max(number - self.numbers[fact].reserved, 0.0) if self.numbers[fact].reserved else number
+            for fact, number in whole.items()
+        }
+        for fact in found:
+            other = self.numbers[fact].counts
+            if whole.get(other):
+                found[fact] *= found[other] / whole[other]
+        for fact, (a, b) in self.derived.items():
+            if fact not in found and a in found and b in found:
+                found[fact] = found[a] * found[b]
+        return found
 
 
 class AdapterMetric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -401,20 +401,11 @@ class _Reader:
                     self._know(rank, slots)
 
     def _read_info(self, info: InfoMetric, labels: dict[str, str], rank: str) -> None:
-        numbers = {fact: _fact(labels.get(where.label, "")) for fact, where in info.numbers.items()}
-        for fact, where in info.numbers.items():
-            number = numbers[fact]
-            if where.over_ranks and number is not None:
-                numbers[fact] = number / len(self.reading.ranks)
-        for fact, (a, b) in info.derived.items():
-            x, y = numbers.get(a), numbers.get(b)
-            if numbers.get(fact) is None and x is not None and y is not None:
-                numbers[fact] = x * y
-        self._know(rank, numbers)
+        self._know(rank, info.facts(lambda label: _fact(labels.get(label, "")), len(self.reading.ranks)))
         strings = {ours: labels.get(theirs, "None")[:MAX_LABEL] for ours, theirs in info.strings.items()}
         self.reading.info.setdefault(rank, {}).update({k: v for k, v in strings.items() if v != "None"})
 
-    def _know(self, rank: str, facts: dict[str, float | None]) -> None:
+    def _know(self, rank: str, facts: Mapping[str, float | None]) -> None:
         known = {fact: n for fact, n in facts.items() if n is not None and abs(n) < MAX_FACT}  # so not NaN either
         self.reading.facts.setdefault(rank, {}).update(known)
 

@@ -77,7 +77,7 @@ _HINTS = {
     404: " There is no such page: check the path; engines serve /metrics.",
     503: " The engine is not ready or overloaded.",
 }
-_REDIRECTED = " It redirects elsewhere, which is not followed: name the final URL."
+_REDIRECTED = " It redirects, and redirects are not followed: name the final URL."
 
 _ACCEPT = "text/plain;version=0.0.4,text/plain;q=0.5,*/*;q=0.1"
 _FACTS_BYTES = 256 * 1024

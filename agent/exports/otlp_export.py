@@ -291,8 +291,8 @@ class OtlpOut:
             log.exception("a batch of traces was given up")
             said = type(error).__name__
         return "not_delivered", (
-            f"OTLP out: {self._settings.endpoint} refuses traces ({said}). Is a collector there that speaks"
-            f" {self._settings.protocol}? See [otlp_out] in kvitals.toml."
+            f"OTLP out: {self._settings.endpoint} refuses traces ({said}). Check that a collector"
+            f" listens there and accepts {self._settings.protocol}. See [otlp_out] in kvitals.toml."
         )
 
     def _say(self, state: str, reason: str, message: str) -> None:

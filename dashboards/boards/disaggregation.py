@@ -141,7 +141,7 @@ _TRANSFER = BoardRow(
         ),
         LinePanel(
             title="KV transfer time and size: p99 to p50",
-            question="Is the tail of times longer than the tail of sizes?",
+            question="Are slow transfers slow because they are large?",
             lines=(
                 engine_signal("transfer_tail", "{{engine}} time, p99 over median"),
                 engine_signal("transfer_size_spread", "{{engine}} size, p99 over median"),

@@ -113,7 +113,7 @@ _CASCADE = BoardRow(
             words=(
                 (0, "none"),
                 (1, "pressure"),
-                (2, "evictions of blocks in use again"),
+                (2, "evictions of reused blocks"),
                 (3, "computed again"),
                 (4, "queue and first tokens"),
                 (5, "throughput"),

@@ -143,7 +143,7 @@ _SENSES = BoardRow(
         ),
         LinePanel(
             title="Request observations by source",
-            question="From whom come observations of requests?",
+            question="Which sources report requests?",
             lines=(
                 PanelLine(
                     rate("kvitals_parts_total", "source", scope="node"),
@@ -190,7 +190,7 @@ _SENSES = BoardRow(
         ),
         LinePanel(
             title="Export drops",
-            question="Does what is exported arrive?",
+            question="Does all exported data arrive?",
             lines=(
                 PanelLine(
                     rate("kvitals_export_dropped_total", "export", "reason", scope="node"),

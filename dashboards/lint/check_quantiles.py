@@ -58,7 +58,7 @@ def _arguments(expr: Expr, node: Call, path: Path, query: LintedQuery) -> Iterat
         grouped = Aggregate("sum", inside, tuple(sorted({"le", *labels})))
         yield TreeDefect(
             "quantile-of-each-series",
-            "the buckets are not added up by `le`, so there is a line for each series and no value of the whole",
+            "the buckets are not added up by `le`, so each series has a line and no line is for all of them",
             swap_node(expr, node, replace(node, args=(rank, grouped))),
             warning=True,
         )

@@ -91,8 +91,8 @@ def check_conditions(expr: Expr, metrics: Metrics, window: float) -> Iterator[Tr
             moved = Binary(">", _over(node.left, set(held), "changes", max(window, RECENT_SECONDS)), NumberLiteral(0.0))
             yield TreeDefect(
                 "last-event-gauge",
-                f"{held[0].name} keeps the code of the last event, so it stays up long after, until the exporter starts"
-                " anew; and any code counts, those that a program caused included",
+                f"{held[0].name} keeps the code of the last event until the exporter restarts, so it stays up long"
+                " after the event; codes that a program caused count, too",
                 swap_node(expr, node, Binary("and", moved, node)),
             )
             continue
@@ -119,8 +119,8 @@ def check_sums(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[Tre
             per = _per_request(expr, base)
             yield TreeDefect(
                 "sum-rate-as-time",
-                f"the rate of {base}_sum is seconds spent a second, by all requests together: how many are in that"
-                " phase at once, and no time of one request",
+                f"the rate of {base}_sum is the time that all requests together spend per second: it shows how many"
+                " are in that phase at once, not the time of one request",
                 Binary("/", expr, per),
             )
             return

@@ -90,7 +90,7 @@ async def _get(session: aiohttp.ClientSession, url: str) -> Any:
     try:
         async with session.get(url, allow_redirects=False) as response:
             if 300 <= response.status < 400:
-                raise ReadingError(f"{url} redirects; give the address that it means: a token is for its own server")
+                raise ReadingError(f"{url} redirects; give the address behind it: the token goes to no other server")
             if response.status in (401, 403):
                 raise ReadingError(
                     f"{url} refuses ({response.status}): name the token of a service account that may read boards,"

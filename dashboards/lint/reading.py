@@ -105,4 +105,4 @@ def _yaml(text: str, name: str) -> list[Any]:
         return list(yaml.load_all(text, Loader=_Loader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         where = " ".join(str(error).split())[:300]
-        raise ReadingError(f"{name} is no YAML: {where}; of a Helm chart, render it first: helm template") from None
+        raise ReadingError(f"{name} is not YAML: {where}; render a Helm chart first: helm template") from None

@@ -68,7 +68,7 @@ def _price(engine: Engine, given: GpuPrices) -> PriceUsed:
         return _used(hardware, None, None, None, why, "")
     several = sorted(one.usd_per_hour for one in found)
     dates = sorted({one.as_of for one in found if re.match(r"\d{4}-\d\d", one.as_of)})
-    basis = f"the middle of {len(found)} dated defaults for {found[0].gpu}, rental and ownership"
+    basis = f"the median of {len(found)} dated defaults for {found[0].gpu}, rented and owned"
     middle = float(statistics.median(several))
     return _used(hardware, middle, several[0], several[-1], basis, dates[-1] if dates else found[0].as_of)
 

@@ -166,7 +166,9 @@ def formats(of: SizingPlan) -> SizingStep:
         says = f"{into.gpu.name} computes in {' and '.join(units)} itself."
     else:
         says = f"{into.gpu.name} has no units of 8 bits: smaller weights save memory and bandwidth, no arithmetic."
-    return SizingStep("Formats", tuple(lines), f"{says} Validate quality, KV formats with long contexts.")
+    return SizingStep(
+        "Formats", tuple(lines), f"{says} Check the quality of answers, for KV formats with long contexts."
+    )
 
 
 def _kv_name(into: Inputs, name: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from kvitals.diagnoser.entities import ENTITIES, INFO
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery, PrometheusSeries
@@ -267,16 +267,14 @@ def _told(map_: EngineMap, infos: Sequence[PrometheusSeries], ranks: int) -> tup
     }
     for found in infos:
         info = known.get(found.metric.get(METRIC_NAME, ""))
-        for fact, where in info.numbers.items() if info else ():
-            number = _number(found.metric.get(where.label, ""))
-            if number is not None:
-                facts[fact] = number / ranks if where.over_ranks else number
-        for fact, (a, b) in info.derived.items() if info else ():
-            if fact not in facts and a in facts and b in facts:
-                facts[fact] = facts[a] * facts[b]
+        facts |= info.facts(partial(_number_of, found.metric), ranks) if info else {}
         told = {ours: found.metric.get(theirs, "None") for ours, theirs in (info.strings if info else {}).items()}
         strings |= {ours: text for ours, text in told.items() if text != "None"}
     return facts, strings
+
+
+def _number_of(labels: Mapping[str, str], label: str) -> float | None:
+    return _number(labels.get(label, ""))
 
 
 def _number(text: str) -> float | None:

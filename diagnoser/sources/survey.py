@@ -66,7 +66,7 @@ def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -m
         raise NothingScrapedError(
             f"no sample of `{presence}` in the {LOOK_SECONDS / 60:.0f} minutes before"
             f" {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC: nothing was scraped then, or the server no"
-            " longer keeps it. Name a time that it has. Of an agent that shows a recording (run --demo) give the file."
+            " longer keeps it. Name a time that it has. If an agent shows a recording (run --demo), give the file."
         )
     interval = said or interval
     if window and window < SAMPLES_IN_WINDOW * interval:

@@ -25,8 +25,8 @@ MAX_EVENTS = 400_000
 
 @dataclass(frozen=True)
 class SchedulerSettings:
-    """What bounds a step. long_prefill: prompt tokens of one request in a step, 0 for no limit. chunked: a prompt may
-    be computed in parts."""
+    """What bounds a step. blocks: those that requests can use. long_prefill: prompt tokens of one request in a step, 0
+    for no limit. chunked: a prompt may be computed in parts."""
 
     slots: int
     token_budget: int
@@ -93,7 +93,7 @@ class _Blocks:
     """The pool: blocks in use, and cached ones that leave in order of last use."""
 
     def __init__(self, settings: SchedulerSettings, lone: float) -> None:
-        self._size, self._tokens = float(settings.blocks - 1), settings.block_tokens  # vLLM keeps one as its null block
+        self._size, self._tokens = float(settings.blocks), settings.block_tokens
         self._caching, self._lone = settings.caching, lone
         self._held: dict[int, int] = {}
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -236,7 +236,7 @@ class _Simulation:
 
     def _admit_idle(self) -> None:
         """A request that never fits is refused, as vLLM refuses a prompt beyond its pool."""
-        limit = self._settings.blocks - 1
+        limit = self._settings.blocks
         while self._waiting and not self._running:
             longest = self._waiting[0].of.prompt + self._waiting[0].of.output
             if math.ceil(longest / self._settings.block_tokens) <= limit:

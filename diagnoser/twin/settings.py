@@ -21,14 +21,18 @@ class TwinFlag:
     name: str
     field: str
     switch: bool = False
+    reserved: int = 0  # so much of the flag's number no request can use
 
+
+NULL_BLOCK = 1
+"""vLLM keeps one block for itself: --num-gpu-blocks-override counts it, the fact `kv_blocks` does not."""
 
 FLAGS: Mapping[str, tuple[TwinFlag, ...]] = {
     "vllm": (
         TwinFlag("max-num-seqs", "slots"),
         TwinFlag("max-num-active-seqs", "slots"),
         TwinFlag("max-num-batched-tokens", "token_budget"),
-        TwinFlag("num-gpu-blocks-override", "blocks"),
+        TwinFlag("num-gpu-blocks-override", "blocks", reserved=NULL_BLOCK),
         TwinFlag("long-prefill-token-threshold", "long_prefill"),
         TwinFlag("enable-chunked-prefill", "chunked", switch=True),
         TwinFlag("enable-prefix-caching", "caching", switch=True),
@@ -55,6 +59,7 @@ class TwinChange:
     field: str
     now: float | None
     to: float
+    reserved: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,8 @@ def settings_now(facts: Mapping[str, float], most_running: float, waited: bool, 
         budget = max(largest_step, 2048.0)
         assumed.append(f"--max-num-batched-tokens is not reported: {budget:g} is assumed")
     tokens = facts.get("attention_block_tokens") or facts.get("block_tokens") or 16.0
-    blocks = facts.get("kv_blocks") or facts.get("kv_blocks_override") or facts.get("kv_capacity_tokens", 0.0) / tokens
+    override = max(facts.get("kv_blocks_override", 0.0) - NULL_BLOCK, 0.0)
+    blocks = facts.get("kv_blocks") or override or facts.get("kv_capacity_tokens", 0.0) / tokens
     if not blocks:
         blocks = float(UNBOUNDED)
         assumed.append("the number of KV blocks is not reported: no limit is assumed")
@@ -126,13 +132,14 @@ def change_of(text: str, system: str, known: KnownSettings) -> TwinChange:
         raise SettingError(f"--set {text}: write --set {name}=VALUE, with {wanted}")
     if system == "sglang" and flag.field == "blocks":
         number = number // known.scheduler.block_tokens
-    now = float(getattr(known.scheduler, flag.field)) if flag.field in known.reported else None
-    return TwinChange(name, flag.field, now, number)
+    reported = flag.field in known.reported
+    now = float(getattr(known.scheduler, flag.field)) + flag.reserved if reported else None
+    return TwinChange(name, flag.field, now, number, flag.reserved)
 
 
 def apply_changes(scheduler: SchedulerSettings, changes: tuple[TwinChange, ...]) -> SchedulerSettings:
     """The settings after some changes."""
-    values = {one.field: type(getattr(scheduler, one.field))(one.to) for one in changes}
+    values = {one.field: type(getattr(scheduler, one.field))(one.to - one.reserved) for one in changes}
     return replace(scheduler, **values)
 
 

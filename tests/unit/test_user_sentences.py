@@ -51,6 +51,12 @@ def test_no_sentence_has_a_refused_word() -> None:
     assert wrong == []
 
 
+def test_no_sentence_begins_with_of() -> None:
+    """ "Of the requests that ..., more than 10 %": a reader learns only at the end what the subject is."""
+    wrong = [place for known in sentences().values() for text, place in known.items() if text.startswith("Of ")]
+    assert wrong == []
+
+
 def test_help_of_an_option_begins_with_the_thing() -> None:
     wrong = [(place, text) for place, text in help_texts() if NOT_A_THING.match(text)]
     assert wrong == []

@@ -77,7 +77,10 @@ def add(commands: Any) -> None:
         "--receiver", default=usual.receiver, metavar="URL", help="address of `kvitals notify`, for Alertmanager"
     )
     parser.add_argument(
-        "--scrape-interval", default="5s", metavar="TIME", help="interval of your Prometheus; windows have eight (5s)"
+        "--scrape-interval",
+        default="5s",
+        metavar="TIME",
+        help="interval of your Prometheus; a window is eight of it (5s)",
     )
     parser.add_argument(
         "--slo", action="append", default=[], metavar="NAME=TIME",

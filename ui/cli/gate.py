@@ -82,7 +82,11 @@ def _add_play(actions: Any) -> None:
     play.add_argument("--against", required=True, metavar="URL", help="the candidate: an engine without other load")
     play.add_argument("--model", default="", metavar="NAME", help="model to request (default: the first it lists)")
     play.add_argument(
-        "--for", dest="most", default="10m", metavar="TIME", help="longest play of an incident, its last part (10m)"
+        "--for",
+        dest="most",
+        default="10m",
+        metavar="TIME",
+        help="longest time to play: the last part of an incident (10m)",
     )
     play.add_argument(
         "--concurrency", type=int, default=256, metavar="N", help="requests at the same time, at most (256)"

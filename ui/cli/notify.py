@@ -36,8 +36,8 @@ WINDOW_SECONDS, MAX_SERIES = 300.0, 1000
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "notify",
-        description="Takes the messages of an Alertmanager's webhook, diagnoses what they are about from a Prometheus,"
-        " and hands them on with verdict, numbers and lever to the targets of [notify] in the configuration. On a node"
+        description="Receives the messages of an Alertmanager's webhook, diagnoses their alerts from a Prometheus,"
+        " and forwards them with verdict, numbers and lever to the targets of [notify] in the configuration. On a node"
         " with an agent, `kvitals run` does this itself.",
     )
     parser.add_argument("--listen", metavar="HOST:PORT", help="address for the Alertmanager (127.0.0.1:9479)")

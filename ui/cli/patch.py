@@ -74,7 +74,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--description", type=Path, metavar="FILE", help="write the description to FILE (default: stderr)"
     )
-    parser.add_argument("--at", default="", metavar="T", help="moment to judge, as of `kvitals triage`")
+    parser.add_argument("--at", default="", metavar="T", help="moment to judge, written as for `kvitals triage`")
     add_judging_options(parser)
     prometheus.add_options(parser, "--at")
     parser.set_defaults(do=do)

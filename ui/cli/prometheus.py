@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser, moments: str = "") -> None:
     group.add_argument("--prometheus-bearer", type=Path, metavar="FILE", help="a file with the bearer token")
     group.add_argument("--prometheus-basic", type=Path, metavar="FILE", help="a file with user:password")
     group.add_argument("--prometheus-headers", type=Path, metavar="FILE", help="a file with more headers, Name: value")
-    group.add_argument("--prometheus-tenant", metavar="NAME", help="X-Scope-OrgID, of servers with tenants")
+    group.add_argument("--prometheus-tenant", metavar="NAME", help="X-Scope-OrgID header, for servers with tenants")
     group.add_argument("--prometheus-ca", type=Path, metavar="FILE", help="CA certificate of the server (PEM)")
     group.add_argument("--prometheus-cert", type=Path, metavar="FILE", help="our certificate (PEM)")
     group.add_argument("--prometheus-key", type=Path, metavar="FILE", help="its key (PEM)")

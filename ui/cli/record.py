@@ -57,7 +57,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help="take what a tap sends, and answer for series and requests, here meanwhile",
+        help="address that receives a tap's records and answers queries while it records",
     )
     replay.add_replay_options(parser)
     add_judging_options(parser)

@@ -41,7 +41,7 @@ DESCRIPTION = """\
 Sizes a fleet for a workload, a model and a GPU, step by step, each number with its derivation.
 
 the workload   from an agent, a history, a recording or a Prometheus (as `kvitals knee` takes them), from a trace in
-               Mooncake's format (--trace), or from options; options go before what was seen
+               Mooncake's format (--trace), or from options; options override measured values
 the model      by its name in the catalogue, a config.json of Hugging Face's (--model-config), or --dims
 without --gpu  every GPU of the catalogue is tried
 
@@ -83,7 +83,7 @@ def _add_workload(group: Any) -> None:
     group.add_argument("--rate", metavar="RATE", help="requests a second on average, for the cost of a token")
     group.add_argument("--prompt", metavar="MEAN[,P95[,P99]]", help="tokens of a prompt")
     group.add_argument("--answer", metavar="MEAN[,P95[,P99]]", help="tokens of an answer")
-    group.add_argument("--hits", metavar="SHARE", help="share of prompt tokens that the prefix cache has (0)")
+    group.add_argument("--hits", metavar="SHARE", help="share of prompt tokens that hit the prefix cache (0)")
     group.add_argument("--batch", action="store_true", help="nobody waits: no objectives")
 
 

@@ -59,7 +59,7 @@ def add(commands: Any) -> None:
         action="append",
         dest="session_headers",
         metavar="NAME",
-        help="header with the session; the first that a request has counts (x-session-id)",
+        help="header with the session id; the first one in a request is used (x-session-id)",
     )
     parser.add_argument(
         "--session-id",

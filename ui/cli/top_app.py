@@ -239,7 +239,7 @@ class FleetApp(App[None]):
         if isinstance(source, RecordedFleet):
             self._feed.ask(lambda: source.move(seconds))
         else:
-            self._say("Only a recording moves through time. The space key freezes a live screen.")
+            self._say("Only a recording can be moved in time. The space key freezes a live screen.")
 
     def action_record(self) -> None:
         source = self._source

@@ -94,7 +94,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--at", metavar="MOMENT", help="--flame of a recording: end of the window (default: its end)")
     parser.add_argument(
-        "--minus", metavar="A..B", help="--flame of a recording: what changed since the time from A to B"
+        "--minus", metavar="A..B", help="--flame of a recording: the change against the time range from A to B"
     )
     parser.add_argument("--json", action="store_true", help="the records as JSON, one a line")
     add_config_option(parser)

@@ -178,7 +178,7 @@ def _foot(of: Lookups, rows: Sequence[ReplayRow], base: ReplayRow, args: argpars
     if args.prefill_rate is not None:
         notes.append("seconds saved, and TTFT on average, are of prefill alone; shorter queues save more")
     if args.sample < 1:
-        notes.append("±: 95% interval for the chance of sampling")
+        notes.append("±: 95% interval of the sampling error")
     if of.guesses_sessions(rows):
         notes.append(
             "sessions are guessed from how prompts begin: sticky, prefix and priority may be several points too good"

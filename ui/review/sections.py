@@ -352,8 +352,8 @@ def _cache(review: Review) -> Iterator[Block]:
     if one.attainable is not None and one.attainable_gpu_hours is not None:
         money = f", {usd(one.attainable_usd)}" if one.attainable_usd is not None else ""
         yield Text(
-            f"Of the lookups that the block ledger knows ({share(one.known_share)}), {share(one.known_hit_ratio)}"
-            f" were found and {share(one.attainable)} could be, in caches that forget nothing; that would save"
+            f"The block ledger knows {share(one.known_share)} of the lookups. {share(one.known_hit_ratio)} of these"
+            f" hit, and {share(one.attainable)} would hit in caches without evictions. That would save"
             f" {hours(one.attainable_gpu_hours)} GPU-hours{money}."
         )
     for missing in one.missing:

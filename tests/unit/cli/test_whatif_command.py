@@ -102,7 +102,7 @@ def test_the_table_keeps_its_figures_in_a_narrow_terminal(
         "TTFT",
         "busiest",
         "observed: 100%",
-        "95% interval for the chance of sampling",
+        "95% interval of the sampling error",
     ):
         assert word in " ".join(out.split())
 

@@ -188,7 +188,7 @@ def test_slow_signals_keep_their_window(queries: Queries) -> None:
         ({"title": "KV cache usage of each of the engines, in blocks"}, "does not fit over a panel of 8 columns"),
         ({"lines": "no unit"}, "has no unit"),
         ({"lines": "legend"}, "the legend names \\['gpu'\\]"),
-        ({"lines": "objective"}, "an objective by which no rule judges"),
+        ({"lines": "objective"}, "an objective that no rule reads"),
         ({"lines": "many"}, "more than 26 queries"),
     ],
 )

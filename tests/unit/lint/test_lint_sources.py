@@ -39,7 +39,7 @@ def run(*arguments: str) -> int:
         ("a.yaml", b"a:\n  b: " + b"9" * 5000, "invalid int.*line 2"),
         ("a.yaml", b"a:\n  b: !!bool x", "invalid bool.*line 2"),
         ("a.json", b'{"a": 1}', "neither a Grafana board"),
-        ("a.yaml", b"a: [", "no YAML"),
+        ("a.yaml", b"a: [", "not YAML"),
         ("a.yaml", b"groups: {{ .Values.x }}", "helm template"),
         ("a.yaml", b"a: &a [1]\nb: [" + b"*a, " * 500 + b"]\n", "aliases"),
         ("a.yaml", b"\xff\xfe\x00", "no text"),
