@@ -173,12 +173,12 @@ class _Replayed:
             return self._routings[how.routing] if finding.entity.kind != "engine" else None
         engine = finding.entity.labels.get("engine", "")
         pool = self._of.pools.get(engine, 0)
-        times = _times(advice, how)
+        wanted = _blocks(advice, how, pool)
         most = MAX_REFERENCES if how.policy == "lru" else MAX_EXACT_REFERENCES
-        accesses = self._accesses(engine, most) if pool and times else None
-        if accesses is None or times is None:
+        accesses = self._accesses(engine, most) if pool and wanted else None
+        if accesses is None or wanted is None:
             return None
-        blocks = max(1, int(pool * times))
+        blocks = max(1, wanted)
         warm, filled = warm_rows(accesses, max(blocks, pool))
         now = self._rate(accesses, engine, pool, "lru", warm)
         then = self._rate(accesses, engine, blocks, how.policy, warm)
@@ -237,16 +237,17 @@ def _from(accesses: Accesses, row: int) -> Accesses:
     return accesses.take(np.arange(row, len(accesses)))
 
 
-def _times(advice: LeverAdvice, how: ReplaySpec) -> float | None:
-    """How many times today's blocks there would be."""
+def _blocks(advice: LeverAdvice, how: ReplaySpec, pool: int) -> int | None:
+    """The blocks that requests could use, of `pool` today. A setting also counts the blocks that the engine keeps for
+    itself, so only its difference is added."""
     if not how.by_setting:
-        return how.capacity
+        return int(pool * how.capacity)
     setting = advice.setting
     if setting is None or how.flag != setting.flag:
         return None
     try:
-        return float(setting.to) / float(setting.now)
-    except (ValueError, ZeroDivisionError):
+        return pool + int(float(setting.to) - float(setting.now))
+    except (ValueError, OverflowError):
         return None
 
 

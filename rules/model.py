@@ -228,7 +228,7 @@ class ReplaySpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a replay of recorded look-ups is made with, to tell what a lever does to hits."""
 
     capacity: float = 1.0  # times today's blocks
-    by_setting: bool = False  # instead: the setting's `to` over its `now`, ...
+    by_setting: bool = False  # instead: as many more blocks as the setting's `to` is above its `now`, ...
     flag: str = ""  # ... where that is of this flag
     policy: Literal["lru", "lfu", "fifo", "priority"] = "lru"
     routing: Literal["", "sticky", "prefix", "pooled"] = ""  # over the node's engines; empty: each for itself

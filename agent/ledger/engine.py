@@ -34,7 +34,7 @@ AFTER_SECONDS = 2.0
 MAX_CLOCK_SECONDS = 3_600.0
 """An engine whose clock is further from ours than this is not believed: its events have our time."""
 
-EVENTS_AT_ONCE, REMOVED_AT_ONCE = 16, 256
+EVENTS_AT_ONCE, REMOVED_AT_ONCE = 16, 32
 """Events, and removed blocks, between which others have their turn: some milliseconds."""
 
 WALKED_AT_ONCE = 10_000
