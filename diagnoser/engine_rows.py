@@ -42,7 +42,7 @@ def with_engines(document: Triage, judge: Judge, judgements: Sequence[Judgement]
     rows = []
     for engine in engines:
         findings = about.get(engine, [])
-        healthy, verdict = engine_verdict(judge, judged.get(engine, ()), findings)
+        healthy, verdict = engine_verdict(judge, judged.get(engine, ()), findings, span)
         severities = {finding.severity for finding in findings}
         info = judge.info(engine, span.at)
         rows.append(

@@ -241,18 +241,19 @@ def pending_judgements(judgements: Sequence[Judgement]) -> list[Judgement]:
 
 
 def in_time(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan) -> str:
-    """How many first tokens kept their objective, in words, of the engines that were found to keep it; else empty."""
+    """How many first tokens kept their objective, in words; empty unless each engine with traffic keeps it for sure."""
     known = judge.signals.known
-    if not known:
+    judged = [j for j in judgements if j.rule.code == TTFT_OBJECTIVE and j.outcome != "n/a"]
+    if not known or any(j.outcome != "clear" for j in judged):
         return ""
-    kept = [j.entity for j in judgements if j.rule.code == TTFT_OBJECTIVE and j.outcome == "clear"]
+    kept = [j.entity for j in judged]
     requests = sum(known["ttft_requests"].values.get(entity, 0.0) for entity in kept)
     if not math.isfinite(requests) or not (seen := round(requests)):
         return ""
     bound, objective = known["ttft_bound_seconds"].values, known["slo_ttft_seconds"].values
     every = all(bound.get(entity, math.inf) <= objective.get(entity, 0.0) for entity in kept)
     share = f"{seen:,} of {seen:,}" if every else f"at least 99 % of {seen:,}"
-    return f"{share} first tokens in time in {render(span.fast, 'seconds')}, "
+    return f"{share} first tokens in time in {render(span.fast, 'seconds')}"
 
 
 def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Judgement], measured: str = "") -> str:
@@ -261,7 +262,8 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
     down = [f for f in telemetry if f.severity == "page"]
     unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else ""
     if causes and (not ordered.worst or ordered.explains_worst(causes[0])):
-        return f"{causes[0].title}. {unread}".rstrip()
+        kept = f", with {measured}" if measured and not ordered.worst else ""
+        return f"{causes[0].title}{kept}. {unread}".rstrip()
     if down:
         return unread
     if ordered.worst:
@@ -273,7 +275,7 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
     if early := pending_judgements(judgements):
         return f"Too early to judge: “{early[0].rule.title}” is true, and counts after {early[0].rule.for_}."
     if healthy:
-        return f"No trouble found: {measured}{len(core)} core checks clear or not applicable."
+        return f"No trouble found: {measured}{', ' * bool(measured)}{len(core)} core checks clear or not applicable."
     if not core:
         return "Unknown: no engine was seen."
     unknown = [j for j in core if j.outcome == "unknown"]
@@ -283,17 +285,19 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
     return "Unknown: a rule failed."
 
 
-def engine_verdict(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Finding]) -> tuple[bool | None, str]:
+def engine_verdict(
+    judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Finding], span: EvaluationSpan
+) -> tuple[bool | None, str]:
     """Whether one engine is healthy and its verdict, by the rules of the whole document.
 
     A cause of the engine's own comes before those of its node or pool, which the document's verdict names: the verdicts
     of engines tell one from another. judgements: of this engine. open_: the findings about it, in the document's order.
     """
-    healthy = is_healthy(judge, judgements, open_)
+    healthy, measured = is_healthy(judge, judgements, open_), in_time(judge, judgements, span)
     own = _ordered([f for f in open_ if f.entity.kind == "engine"])
     if not own.causes or (own.worst and not own.explains_worst(own.causes[0])):
-        return healthy, verdict(healthy, _ordered(open_), judgements)
-    return healthy, verdict(healthy, own, judgements)
+        return healthy, verdict(healthy, _ordered(open_), judgements, measured)
+    return healthy, verdict(healthy, own, judgements, measured)
 
 
 def _mute(finding: Finding, mutes: Sequence[Mute], at: float) -> Mute | None:

@@ -11,6 +11,7 @@ import msgspec
 from kvitals.app.demo import incidents
 from kvitals.app.sources.recording import Moments, span_of
 from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.triage import engine_verdict
 from kvitals.rules.finding import Entity, Triage
 from tests.support.loops import for_each
@@ -28,7 +29,7 @@ def test_the_only_engine_has_the_verdict_of_the_document(path: Path) -> None:
     document = _document(path)
     (row,) = document.engines
     assert row.healthy == document.healthy
-    assert row.verdict == document.verdict or (row.healthy and row.verdict.startswith("No trouble found"))
+    assert row.verdict == document.verdict
     assert set(row.findings) == {one.id for one in (*document.causes, *document.telemetry, *document.symptoms)}
 
 
@@ -67,6 +68,13 @@ def test_an_engine_that_nobody_can_judge_yet_is_not_healthy() -> None:
     assert row.verdict.startswith("Unknown")
 
 
+def test_a_cause_that_made_nobody_wait_is_told_with_the_first_tokens_in_time() -> None:
+    document = _document(CAPTURES.parents[1] / "app" / "demo" / "caching_off.kvcap")
+    assert document.verdict == "Prefix caching is off, with at least 99 % of 191 first tokens in time in 60 s."
+    slow = _document(CAPTURES.parents[1] / "app" / "demo" / "heavy_tenant.kvcap")
+    assert slow.symptoms[0].severity == "page" and "in time" not in slow.verdict
+
+
 def test_an_unreachable_engine_is_the_one_that_is_named() -> None:
     one, two = _document(CAPTURES / "incidents" / "engine_dead-1.kvcap").engines
     assert (one.entity.title, one.healthy, one.findings) == ("one", True, [])
@@ -82,6 +90,7 @@ def test_a_cause_of_the_engine_comes_before_one_of_its_pool() -> None:
         title="Uneven pool",
         entity=Entity(kind="pool", labels={"pool": "chat"}, title="chat"),
     )
-    judge_ = cast(Judge, SimpleNamespace(crashed={}))
-    assert engine_verdict(judge_, [], [pool, own, *document.symptoms]) == (False, f"{own.title}.")
-    assert engine_verdict(judge_, [], [pool, *document.symptoms]) == (False, "Uneven pool.")
+    judge_ = cast(Judge, SimpleNamespace(crashed={}, signals=SimpleNamespace(known={})))
+    span = EvaluationSpan(1.0)
+    assert engine_verdict(judge_, [], [pool, own, *document.symptoms], span) == (False, f"{own.title}.")
+    assert engine_verdict(judge_, [], [pool, *document.symptoms], span) == (False, "Uneven pool.")
