@@ -16,7 +16,9 @@ from kvitals.agent.history import history_families
 from kvitals.agent.history.kinds import kind_of
 from kvitals.agent.history.new_requests import NewRequests
 from kvitals.agent.paths import state_directory
+from kvitals.app.derived_metrics.operating_families import Operating
 from kvitals.app.derived_metrics.scaling_audit import Auditing
+from kvitals.app.history_work import HistoryWork
 from kvitals.app.node_changes import NodeChanges
 from kvitals.app.pipeline import SIGNALS, Pipeline
 from kvitals.app.prove_outcomes import OUTCOMES, collected_outcomes
@@ -73,15 +75,21 @@ class Keeping:
         """What was written, for any thread."""
         self._gap = max(config.agent.interval, ROW_SECONDS)
         self._changes = NodeChanges(pipeline, self._history.path)
-        self._auditing = Auditing(pipeline.node.window, self.past, self._gap, config.slo.ttft_p99_seconds)
+        self._work = HistoryWork(self._history.path, self._gap)
+        general = config.slo.ttft_p99_seconds
+        self._auditing = Auditing(pipeline.node.window, lambda now: self._work.audited_day(now, general))
 
     def start(self, version: str) -> None:
         """Begin to write. `version`: of kvitals."""
         self._history.start()
-        operating = self._pipeline.operating
-        if operating is not None:
-            threading.Thread(target=operating.backfill, args=(self.past, time.time(), self._gap), daemon=True).start()
+        if self._pipeline.operating is not None:
+            threading.Thread(target=self._backfill, args=(self._pipeline.operating,), daemon=True).start()
         self.note(HistoryEvent(time.time(), "agent", f"started, version {version}", "agent", self._labels))
+
+    def _backfill(self, operating: Operating) -> None:
+        past = self._work.past_steps(time.time())
+        if past is not None:
+            operating.take_past(past)
 
     def note(self, note: Note) -> None:
         """Have something written down with the next cycle."""

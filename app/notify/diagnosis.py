@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kvitals.app.bounded_process import WorkLimitError, WorkLimits, WorkRefusedError, run_bounded
 from kvitals.app.history_recorder import directory
 from kvitals.app.identity import KnownEngine, address, known_engine, resolve, without_rank
 from kvitals.app.notify.finding_match import DiagnosisRequest, lead, relates
@@ -32,6 +33,9 @@ FIRST_SECONDS, LOOK_SECONDS = 20.0, 0.5
 REUSE_SECONDS = 5.0
 """A storm of messages is one look at the server, also where the look names no cause. With a cause the look serves for
 `FRESH_SECONDS`."""
+
+PAST_LIMITS = WorkLimits(60.0)
+"""Of one moment of history."""
 
 
 @dataclass
@@ -72,7 +76,7 @@ class OfAgent:
         path = directory(self.pipeline.setup.config) / FILE
         targets = self.pipeline.node.watched.meta["targets"]
         async with self._turns:
-            return await asyncio.to_thread(_judged_past, path, self.pipeline.setup, targets, about)
+            return await asyncio.to_thread(_past_diagnosis, path, self.pipeline.setup, targets, about)
 
 
 @dataclass
@@ -126,6 +130,16 @@ class OfFleet:
             if found.lead is not None:
                 break
         return found
+
+
+def _past_diagnosis(
+    path: Path, setup: Setup, targets: Sequence[Mapping[str, Any]], about: DiagnosisRequest
+) -> Diagnosis:
+    """Of history, in a process of its own: hours of many engines take hundreds of megabytes."""
+    try:
+        return run_bounded(_judged_past, path, setup, targets, about, limits=PAST_LIMITS)
+    except (WorkLimitError, WorkRefusedError) as error:
+        return Diagnosis(f"not judged from history: {error}")
 
 
 def _judged_past(path: Path, setup: Setup, targets: Sequence[Mapping[str, Any]], about: DiagnosisRequest) -> Diagnosis:
