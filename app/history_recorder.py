@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.retention import RetentionLimits
 from kvitals.series.history.schema import FILE
 from kvitals.series.history.writer import History, HistorySettings
+from kvitals.series.slices import Steps, complete
 
 DOCUMENT_SECONDS = 60.0
 """How often what is said of open findings is written anew."""
@@ -100,15 +102,18 @@ class Keeping:
         return self._changes.document()
 
     def cycle(self, now: float, configuration: dict[str, Any]) -> None:
-        """Have what is new at `now` written; on the event loop, where it takes a fraction of a millisecond.
+        """Have what is new at `now` written. configuration: what is said of how it was loaded; written down when it
+        changes."""
+        complete(self.cycle_steps(now, configuration))
 
-        configuration: what is said of how it was loaded; written down when it changes.
-        """
+    def cycle_steps(self, now: float, configuration: dict[str, Any]) -> Steps[None]:
+        """The same in steps: what grows with engines and findings is worked out in a thread."""
         self._rows.write(now, history_families.series(self._history.status, self._labels))
         self._auditing.cycle(now)
         self._say_changes(now, configuration)
-        self._waiting += self._changes.cycle(now)
-        self._waiting += self._episodes.changed(now)
+        for work in (self._changes.cycle, self._episodes.changed):
+            found: list[Note] = yield partial(work, now)
+            self._waiting += found
         self._waiting += self._outcomes(now)
         requests = self._requests.take(self._pipeline.node.requests.store)
         if requests is not None:
