@@ -80,10 +80,10 @@ LAUNCHERS = (
     ),
 )
 
-_PYTHON = re.compile(r"python(\d(\.\d+)?)?t?|pypy3?")
+_PYTHON = re.compile(r"python([0-9](\.[0-9]+)?)?t?|pypy3?")
 _PYTHON_TAKES_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 _SWITCH = ("enable-", "disable-", "no-")  # these flags never take a value
-_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)([kKmMgGtT])?")
+_NUMBER = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)([kKmMgGtT])?")
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 

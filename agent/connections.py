@@ -42,6 +42,8 @@ REFUSALS = 16
 """Connections that get a 503 at the same time. Those beyond it are closed without an answer."""
 REFUSAL_SECONDS = 1.0
 GAVE_WAY = "all connections are in use, and this one sent no byte of its body for a while; send the whole body at once"
+MALFORMED = "this is not a request of HTTP/1.1: check the client and the proxies before it"
+FAILED = "the request failed: the log has the reason"
 LINGERING_SECONDS = 1.0
 """How long the rest of a body is read and dropped after its request is answered."""
 
@@ -550,10 +552,33 @@ class GuardedSite(web.BaseSite):
         await super().start()
         server = self._runner.server
         assert isinstance(server, web.Server)
-        guard = ListenerGuard(effective(self._row), lambda _: server(), self._ssl_context, self._refused)
+
+        def protocol(_: object) -> web.RequestHandler:
+            return _Requests(server, loop=guard.loop, **server._kwargs)  # as the server makes its own
+
+        guard = ListenerGuard(effective(self._row), protocol, self._ssl_context, self._refused)
         server.request_handler = _followed(server.request_handler, guard)
         self._server = await guard.loop.create_server(guard, self._host, self._port, backlog=self._backlog)
         lengthen_queue(self._server)
+
+
+class _Requests(web.RequestHandler):
+    """The requests of a connection. An answer to one that cannot be read or fails is ours: aiohttp's quotes it."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Log the error and answer it."""
+        super().handle_error(request, status, exc, message)
+        answer = web.Response(status=status, text=f"{MALFORMED if status < 500 else FAILED}\n")
+        answer.force_close()
+        return answer
 
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]

@@ -34,7 +34,7 @@ SOURCE = "command line"
 """Where these facts were learned, for `kvitals_engine_fact{source}`."""
 
 MAX_COMMAND_LINE_BYTES = 1 << 20
-_DIGITS = re.compile(r"\d{1,5}")
+_DIGITS = re.compile(r"[0-9]{1,5}")
 _GONE = (psutil.Error, OSError)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from kvitals.series.ascii_numbers import is_digits
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale
 from kvitals.series.window import Window
 
@@ -71,7 +72,7 @@ class SeenEngines:
         if found is not None:
             return found
         kind, _, pid = name.partition(":")
-        if kind == "pid" and pid.isdigit():
+        if kind == "pid" and is_digits(pid):
             return self._processes.get(int(pid[:9]), "")
         return next((self._names[one] for one in _addresses(name) if one in self._names), "")
 

@@ -23,13 +23,13 @@ _LONGEST = 200
 # 0.11. SGLang 0.5.23: srt/managers: scheduler.py, detokenizer_manager.py, multi_tokenizer_mixin.py,
 # data_parallel_controller.py.
 _TITLES = (
-    (re.compile(r"[^:\s]+::APIServer(?:_DP(?P<rank>\d{1,4})|_\d+)?"), API_SERVER),
-    (re.compile(r"[^:\s]+::EngineCore(?:_DP(?P<rank>\d{1,4}))?"), ENGINE_CORE),
-    (re.compile(r"[^:\s]+::DPEngineCore_(?P<rank>\d{1,4})"), ENGINE_CORE),
-    (re.compile(r"[^:\s]+::Worker(?:_DP(?P<rank>\d{1,4}))?(?:_[A-Z]+\d+)*"), WORKER),
+    (re.compile(r"[^:\s]+::APIServer(?:_DP(?P<rank>[0-9]{1,4})|_[0-9]+)?"), API_SERVER),
+    (re.compile(r"[^:\s]+::EngineCore(?:_DP(?P<rank>[0-9]{1,4}))?"), ENGINE_CORE),
+    (re.compile(r"[^:\s]+::DPEngineCore_(?P<rank>[0-9]{1,4})"), ENGINE_CORE),
+    (re.compile(r"[^:\s]+::Worker(?:_DP(?P<rank>[0-9]{1,4}))?(?:_[A-Z]+[0-9]+)*"), WORKER),
     (re.compile(r"[^:\s]+::DPCoordinator"), COORDINATOR),
-    (re.compile(r"sglang::scheduler(?:_DP(?P<rank>\d{1,4}))?(?:_[A-Z_]+\d+)*"), ENGINE_CORE),
-    (re.compile(r"sglang::tokenizer_worker:\d+"), API_SERVER),
+    (re.compile(r"sglang::scheduler(?:_DP(?P<rank>[0-9]{1,4}))?(?:_[A-Z_]+[0-9]+)*"), ENGINE_CORE),
+    (re.compile(r"sglang::tokenizer_worker:[0-9]+"), API_SERVER),
     (re.compile(r"sglang::detokenizer(?:_router)?"), DETOKENIZER),
     (re.compile(r"sglang::data_parallel_controller"), COORDINATOR),
 )

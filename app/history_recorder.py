@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from kvitals.agent.history import history_families
 from kvitals.agent.history.kinds import kind_of
 from kvitals.agent.history.new_requests import NewRequests
 from kvitals.agent.paths import state_directory
+from kvitals.app.derived_metrics.operating_families import Operating
 from kvitals.app.derived_metrics.scaling_audit import Auditing
+from kvitals.app.history_work import HistoryWork
 from kvitals.app.node_changes import NodeChanges
 from kvitals.app.pipeline import SIGNALS, Pipeline
 from kvitals.app.prove_outcomes import OUTCOMES, collected_outcomes
@@ -29,6 +32,7 @@ from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.retention import RetentionLimits
 from kvitals.series.history.schema import FILE
 from kvitals.series.history.writer import History, HistorySettings
+from kvitals.series.slices import Steps, complete
 
 DOCUMENT_SECONDS = 60.0
 """How often what is said of open findings is written anew."""
@@ -73,15 +77,21 @@ class Keeping:
         """What was written, for any thread."""
         self._gap = max(config.agent.interval, ROW_SECONDS)
         self._changes = NodeChanges(pipeline, self._history.path)
-        self._auditing = Auditing(pipeline.node.window, self.past, self._gap, config.slo.ttft_p99_seconds)
+        self._work = HistoryWork(self._history.path, self._gap)
+        general = config.slo.ttft_p99_seconds
+        self._auditing = Auditing(pipeline.node.window, lambda now: self._work.audited_day(now, general))
 
     def start(self, version: str) -> None:
         """Begin to write. `version`: of kvitals."""
         self._history.start()
-        operating = self._pipeline.operating
-        if operating is not None:
-            threading.Thread(target=operating.backfill, args=(self.past, time.time(), self._gap), daemon=True).start()
+        if self._pipeline.operating is not None:
+            threading.Thread(target=self._backfill, args=(self._pipeline.operating,), daemon=True).start()
         self.note(HistoryEvent(time.time(), "agent", f"started, version {version}", "agent", self._labels))
+
+    def _backfill(self, operating: Operating) -> None:
+        past = self._work.past_steps(time.time())
+        if past is not None:
+            operating.take_past(past)
 
     def note(self, note: Note) -> None:
         """Have something written down with the next cycle."""
@@ -92,15 +102,18 @@ class Keeping:
         return self._changes.document()
 
     def cycle(self, now: float, configuration: dict[str, Any]) -> None:
-        """Have what is new at `now` written; on the event loop, where it takes a fraction of a millisecond.
+        """Have what is new at `now` written. configuration: what is said of how it was loaded; written down when it
+        changes."""
+        complete(self.cycle_steps(now, configuration))
 
-        configuration: what is said of how it was loaded; written down when it changes.
-        """
+    def cycle_steps(self, now: float, configuration: dict[str, Any]) -> Steps[None]:
+        """The same in steps: what grows with engines and findings is worked out in a thread."""
         self._rows.write(now, history_families.series(self._history.status, self._labels))
         self._auditing.cycle(now)
         self._say_changes(now, configuration)
-        self._waiting += self._changes.cycle(now)
-        self._waiting += self._episodes.changed(now)
+        for work in (self._changes.cycle, self._episodes.changed):
+            found: list[Note] = yield partial(work, now)
+            self._waiting += found
         self._waiting += self._outcomes(now)
         requests = self._requests.take(self._pipeline.node.requests.store)
         if requests is not None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from kvitals.series.ascii_numbers import is_digits
+
 PLACE = ("cluster", "pool", "node")
 URLS = ("url", "target", "endpoint_url")
 """Labels under which exporters and probes name the page that they look at."""
@@ -49,7 +51,7 @@ def known_engine(labels: Mapping[str, str], names: Iterable[str] = ()) -> KnownE
 def without_rank(engine: str) -> str:
     """`host:port` or the configured name of `host:port/0` or `name/0`."""
     base, slash, rank = engine.rpartition("/")
-    return base if slash and rank.isdecimal() else engine
+    return base if slash and is_digits(rank) else engine
 
 
 def address(url: str) -> str:

@@ -7,10 +7,11 @@ import time
 from datetime import UTC, datetime
 
 from kvitals.app.errors import UsageError
+from kvitals.series.ascii_numbers import ascii_float
 
 _LAST_MOMENT = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 _EXAMPLE = "2026-01-31T04:05:06Z"
-_AFTER_START = re.compile(r"[\d.]+(ms|s|m|h|d)")
+_AFTER_START = re.compile(r"[0-9.]+(ms|s|m|h|d)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -26,7 +27,7 @@ def _offset(text: str, where: str) -> float:
     """The same, or 0."""
     unit = next((u for u in ("ms", "s", "m", "h", "d") if text.endswith(u)), "")
     try:
-        seconds = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
+        seconds = ascii_float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < 1e7:
@@ -66,7 +67,7 @@ def parse_past(text: str, where: str) -> float:
 def _moment(text: str) -> float | None:
     """RFC 3339 or seconds since the epoch, as seconds since the epoch; None for what is neither."""
     try:
-        return seconds if 0 <= (seconds := float(text)) < _LAST_MOMENT else None
+        return seconds if 0 <= (seconds := ascii_float(text)) < _LAST_MOMENT else None
     except ValueError:
         pass
     try:

@@ -103,7 +103,8 @@ class Pipeline:
         """Go on with another setup: same window, same memory of what was true since when, and the same course of the
         signals unless these are others now.
 
-        Raises ConfigError where a target of it can not be watched, and then nothing changed.
+        Raises ConfigError where a target of it can not be watched, and then nothing changed. On an event loop, have
+        the document made first (`settled`): many engines take half a second.
         """
         self.node.reconfigure(setup.config, setup.slo_sources)
         if self.span is not None:

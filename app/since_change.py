@@ -11,7 +11,7 @@ import msgspec
 
 from kvitals.app import timeseries_sources
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.app.sources.history import CYCLE_SECONDS, judge_history
+from kvitals.app.sources.history import CYCLE_SECONDS, EngineLimit, judge_history
 from kvitals.app.sources.recording import Moments, RecordingVerdict, judge_recording
 from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser import change_effect
@@ -19,12 +19,12 @@ from kvitals.diagnoser.change_effect import BeforeAfter, ConfigurationChange, Pe
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.signals import EvaluationSpan, Signals, by_entity
-from kvitals.diagnoser.steps import Steps, gather, step_of
+from kvitals.diagnoser.steps import Steps, ask_matching, gather, step_of
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import Entity, Finding, LeverAdvice, PredictedValue, SinceChange, Triage
 from kvitals.rules.model import SCOPES, Lever
 from kvitals.series.promql import expand
-from kvitals.series.types import Labels
+from kvitals.series.types import Labels, Matcher, MatchOp
 
 AT_ONCE_SECONDS, OVERLAP_SECONDS = 3600.0, 300.0
 
@@ -35,23 +35,28 @@ class NoChangeError(ValueError):
 
 @dataclass(frozen=True)
 class ChangeSource:
-    """Where it is read what was. judged: the verdict at a moment of it."""
+    """Where it is read what was. judged: the verdict at a moment of it, on this engine at least."""
 
     course: Callable[[], AbstractContextManager[TimeseriesSource]]
-    judged: Callable[[Moments], RecordingVerdict]
+    judged: Callable[[Moments, Labels], RecordingVerdict]
 
 
 def of_recording(path: Path, setup: Setup) -> ChangeSource:
     """A recording."""
     return ChangeSource(
-        lambda: timeseries_sources.of_recording(path, setup), lambda at: judge_recording(path, setup, at, CYCLE_SECONDS)
+        lambda: timeseries_sources.of_recording(path, setup),
+        lambda at, _: judge_recording(path, setup, at, CYCLE_SECONDS),
     )
 
 
-def of_history(path: Path, setup: Setup, start: float | None, end: float | None) -> ChangeSource:
-    """A history on disk; changes are looked for in the last day of it, where nothing else is said."""
+def of_history(
+    path: Path, setup: Setup, start: float | None, end: float | None, most: int | None = None
+) -> ChangeSource:
+    """A history on disk; changes are looked for in the last day of it, where nothing else is said. most: engines that
+    are judged, the changed one among them; None: all."""
     return ChangeSource(
-        lambda: timeseries_sources.of_history(path, start, end), lambda at: judge_history(path, setup, at)
+        lambda: timeseries_sources.of_history(path, start, end),
+        lambda at, changed: judge_history(path, setup, at, None if most is None else EngineLimit(most, changed)),
     )
 
 
@@ -62,18 +67,21 @@ def since_change(source: ChangeSource) -> RecordingVerdict:
     """
     with source.course() as of:
         change = _latest(of)
+        ask = ask_matching(
+            of.ask, [Matcher(name, MatchOp.EQ, change.entity.get(name, "")) for name in SCOPES["engine"]]
+        )
         steps = next(
-            (one for one in gather(of.ask, of.start, of.end, step_of(of.gap)) if one.entity == change.entity), None
+            (one for one in gather(ask, of.start, of.end, step_of(of.gap)) if one.entity == change.entity), None
         )
         before, after = _periods(steps, change, of)
-    now = source.judged(Moments(of.end, None if after is None else after.end - after.seconds))
+    now = source.judged(Moments(of.end, None if after is None else after.end - after.seconds), change.entity)
     if before is None or after is None:
         side = "before it" if before is None else "after it"
         why = f"There are fewer than {change_effect.LEAST_SECONDS:.0f} s with load {side}."
         return _with(
             now, _told(change, [], ("cannot be judged", f"Cannot be judged: not enough data. {why}"), now.document)
         )
-    then = source.judged(Moments(before.end))
+    then = source.judged(Moments(before.end), change.entity)
     told = _compared(change, then, now, before, after)
     return _with(now, told)
 

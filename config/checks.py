@@ -75,7 +75,7 @@ def nearest(word: str, allowed: Collection[str]) -> str:
 def host_and_port(listen: str, name: str = "listen") -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
-    if not colon or not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535 or (":" in bare and bare == host):
+    if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535 or (":" in bare and bare == host):
         raise ValueError(f"{name} must be HOST:PORT, such as 127.0.0.1:9477, not {listen!r}")
     return bare, int(port)
 

@@ -13,7 +13,7 @@ from kvitals.config.checks import TEXT, check_seconds, is_pattern, one_of
 
 ENTITY_LABELS = ("cluster", "node", "pool", "engine")
 
-_CODE = re.compile(r"[A-Z]{3}\d{2}")
+_CODE = re.compile(r"[A-Z]{3}[0-9]{2}")
 
 
 class SloTable(Struct, frozen=True, kw_only=True):

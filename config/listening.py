@@ -36,7 +36,7 @@ MAX_TOPIC = 200
 OTHER_SOURCES = ("otlp", "tap")
 """Where parts of requests come from besides logs."""
 
-_ZMQ = re.compile(r"tcp://[\w.*:%\[\]-]{1,200}:\d{1,5}|ipc://[^\x00-\x1f\x7f]{1,200}")
+_ZMQ = re.compile(r"tcp://[\w.*:%\[\]-]{1,200}:[0-9]{1,5}|ipc://[^\x00-\x1f\x7f]{1,200}")
 
 
 class TenantsTable(Struct, frozen=True, kw_only=True):

@@ -38,7 +38,7 @@ FROM_ENVIRONMENT = {
 }
 """Variables and the keys that they come before."""
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 TABLES: dict[str, type[Struct]] = {
     "agent": AgentTable,

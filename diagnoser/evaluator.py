@@ -106,17 +106,30 @@ class Judge:
         short = short_window.short_span(judgements, recent, span) if self.glances else None
         if short is None:
             self._short = {}
-            return self._promoted(judgements, span.at)
+            promoted: list[Judgement] = yield partial(self._promoted, judgements, span.at)
+            return promoted
         glance = self._glance_judge()
         glance._lent = {name: self.signals.known[name] for name in self._history}
         in_short: list[Judgement] = yield from glance.judge_steps(short)
         seen = short_window.ShortWindow(short, glance.signals.known)
+        counted: list[Judgement] = yield partial(self._with_short, judgements, in_short, seen, recent, span.at)
+        return counted
+
+    def _with_short(
+        self,
+        judgements: list[Judgement],
+        in_short: list[Judgement],
+        seen: short_window.ShortWindow,
+        recent: Mapping[short_window.SymptomOf, float],
+        at: float,
+    ) -> list[Judgement]:
+        """The judgements, with what a short window shows."""
         over = {(j.rule.code, j.entity) for j in in_short if j.outcome == "clear"}
         confirmed = short_window.confirm_symptoms(judgements, in_short, self.memory)
         counted, symptoms = short_window.add_hidden_symptoms(in_short, confirmed, seen, recent)
-        promoted = self._promoted(counted, span.at, over)
+        promoted = self._promoted(counted, at, over)
         hidden = [j for j in in_short if j.outcome == "fired" and j.rule.kind == "cause"]
-        open_ = self._open([*promoted, *hidden], span.at)
+        open_ = self._open([*promoted, *hidden], at)
         counted, causes = short_window.add_hidden_causes(in_short, promoted, seen, open_, self._short)
         self._short = symptoms | causes
         return counted
@@ -129,9 +142,9 @@ class Judge:
         fired = [j for j in found if j.outcome == "fired"]
         late: dict[Quantity, list[Labels]] = {}
         for quantity in {one for j in fired for one in j.rule.about if one in HISTOGRAMS}:
-            late[quantity] = late_engines(self.signals.source.families, quantity, at, short_window.RECENT_SECONDS)
-            yield None
-        self._recent.observe((j for j in fired if _is_beyond_chance(j, late)), at)
+            families = self.signals.source.families
+            late[quantity] = yield partial(late_engines, families, quantity, at, short_window.RECENT_SECONDS)
+        yield lambda: self._recent.observe([j for j in fired if _is_beyond_chance(j, late)], at)
         return self._recent.since
 
     def _recent_judge(self) -> Judge:

@@ -20,7 +20,9 @@ from kvitals.diagnoser.entities import ENTITIES
 from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
 from kvitals.series.bucket_bound import bucket_bound
-from kvitals.series.promql import Expr, Series
+from kvitals.series.promql import Expr, Range, Selector, Series
+from kvitals.series.promql.nodes import rebuild
+from kvitals.series.promql.rewrite import map_children
 from kvitals.series.types import METRIC_NAME, Floats, Labels, Matcher, MatchOp, SeriesSource
 
 STEP_ROWS = 4
@@ -129,6 +131,19 @@ def gather(ask: Ask, start: float, end: float, step: float) -> list[Steps]:
         for entity in sorted(found, key=str)
         if "running" in found[entity]
     ]
+
+
+def ask_matching(ask: Ask, matchers: Sequence[Matcher]) -> Ask:
+    """The same questions about series that match these, too. Not for subqueries."""
+
+    def narrow(expr: Expr) -> Expr:
+        if isinstance(expr, Selector):
+            return rebuild(expr, matchers=(*expr.matchers, *matchers))
+        if isinstance(expr, Range):
+            return rebuild(expr, selector=narrow(expr.selector))
+        return map_children(expr, narrow)
+
+    return lambda expr, start, end, step: ask(narrow(expr), start, end, step)
 
 
 def pools(ask: Ask, at: float) -> dict[Labels, Labels]:

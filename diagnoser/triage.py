@@ -29,6 +29,8 @@ from kvitals.rules.origins import origins
 
 MAX_OF_A_RULE = 20
 """Entities of which one rule's finding is told in full: all that it could not tell, its evidence, its levers."""
+MAX_UNKNOWN = 1000
+"""Unknown findings of a document, as many of each rule: of 250 engines they were 5.6 MB."""
 
 TTFT_OBJECTIVE = "LAT01"
 """The rule of the objective for first tokens."""
@@ -47,8 +49,7 @@ def triage(
     """Rank what was judged at one moment into the answer that people and pipelines read."""
     findings = Findings(judge, judgements, span)
     core_first = sorted((j for j in judgements if j.outcome == "unknown"), key=lambda j: not j.rule.core)
-    untold = _by_rule(core_first, MAX_OF_A_RULE)
-    unknown = [finding for few in untold for finding in findings.of_rule(few, len(few))]
+    unknown = [finding for few in _listed_unknown(core_first) for finding in findings.of_rule(few, len(few))]
     true = _fired(findings, judgements)
     muted = [_muted(f, mutes, span.at) for f in true if _mute(f, mutes, span.at)]
     open_ = [f for f in true if not _mute(f, mutes, span.at)]
@@ -323,6 +324,13 @@ def _by_rule(judgements: Iterable[Judgement], most: int | None = None) -> list[l
     for judgement in judgements:
         found.setdefault(judgement.rule.code, []).append(judgement)
     return [several[:most] for several in found.values()]
+
+
+def _listed_unknown(unknown: Sequence[Judgement]) -> list[list[Judgement]]:
+    """The unknown judgements that the document lists, by rule."""
+    few = _by_rule(unknown, MAX_OF_A_RULE)
+    each = max(MAX_UNKNOWN // max(len(few), 1), 1)
+    return [several[:each] for several in few]
 
 
 def _in_order(fired: Sequence[Judgement], findings: Findings) -> list[list[Judgement]]:

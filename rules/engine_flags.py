@@ -16,6 +16,7 @@ from typing import Literal
 
 from kvitals.rules.engine_map import load_map
 from kvitals.rules.versions import release
+from kvitals.series.ascii_numbers import ascii_float, is_digits
 
 FOLDER = Path(__file__).parent / "flags"
 COLUMNS = ("flag", "first", "last", "kind", "default", "choices", "aliases", "deprecated")
@@ -77,7 +78,7 @@ def refusal(flag: str, value: str) -> str:
     if limits is None:
         return ""
     number = _number(value)
-    if limits.whole and (number is None or not value.isdecimal() or number < limits.least):
+    if limits.whole and (number is None or not is_digits(value) or number < limits.least):
         return f"{flag} takes a whole number from {limits.least:g}, not {value}"
     if not limits.whole and (number is None or not limits.least < number <= limits.most):
         return f"{flag} takes a value above {limits.least:g}, at most {limits.most:g}, not {value}"
@@ -86,7 +87,7 @@ def refusal(flag: str, value: str) -> str:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        return ascii_float(text)
     except ValueError:
         return None
 

@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, Struct
 
 from kvitals.rules.shipped import load_shipped
 from kvitals.rules.versions import in_range, release
+from kvitals.series.ascii_numbers import is_digits
 
 ROOT = Path(__file__).parent / "engines"
 
@@ -28,7 +29,7 @@ Program = Literal["engine", "scheduler", "frontend", "router", "gateway", "store
 MAX_FACT = 1e18
 MAX_STRING = 200
 
-_SINCE = re.compile(r">=\s*([\d.]+)")
+_SINCE = re.compile(r">=\s*([0-9.]+)")
 _WORKING_TREE = re.compile(r"v?0\.[01]\.dev|dev")
 
 
@@ -307,7 +308,7 @@ class FlagMapping(Protocol):
 
 def usable(version: str) -> bool:
     """Whether a version tells the release; a build from a working tree calls itself 0.1.dev1."""
-    return bool(re.match(r"v?\d", version)) and not _WORKING_TREE.match(version)
+    return bool(re.match(r"v?[0-9]", version)) and not _WORKING_TREE.match(version)
 
 
 @lru_cache
@@ -339,7 +340,7 @@ def systems() -> list[str]:
 def _at(answer: object, path: str) -> object:
     """What stands at a path of keys with dots, numbers being places in a list; UNSET where there is nothing."""
     for key in path.split("."):
-        if isinstance(answer, list) and key.isdecimal():
+        if isinstance(answer, list) and is_digits(key):
             answer = answer[int(key)] if int(key) < len(answer) else UNSET
         else:
             answer = answer.get(key, UNSET) if isinstance(answer, dict) else UNSET

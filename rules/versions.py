@@ -9,12 +9,12 @@ from collections.abc import Callable
 _OPERATORS: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq,
 }  # fmt: skip
-_BOUND = re.compile(r"(>=|<=|==|>|<)\s*(\d+(?:\.\d+)*)")
+_BOUND = re.compile(r"(>=|<=|==|>|<)\s*([0-9]+(?:\.[0-9]+)*)")
 
 
 def release(version: str) -> tuple[int, ...]:
     """The numeric release of a version, padded to four parts: `0.10.1.post1+cpu` is (0, 10, 1, 0)."""
-    match = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    match = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", version)
     parts = [int(p) for p in match.group(1).split(".")][:4] if match else []
     return tuple(parts + [0] * (4 - len(parts)))
 

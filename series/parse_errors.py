@@ -17,6 +17,6 @@ def describe_parse_error(text: str, error: Exception) -> str:
     if not str(error).startswith("Exceeds the limit"):
         return str(error)
     limit = sys.get_int_max_str_digits()
-    integer = re.search(rf"\d(?:_?\d){{{limit}}}", text)
+    integer = re.search(rf"[0-9](?:_?[0-9]){{{limit}}}", text)
     where = f" (at line {text.count(chr(10), 0, integer.start()) + 1})" if integer else ""
     return f"integer of more than {limit:,} digits: write a smaller number{where}"

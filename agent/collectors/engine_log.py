@@ -25,6 +25,7 @@ from typing import Protocol
 from kvitals.agent.collectors.file_tail import Tail, TailBudget
 from kvitals.agent.records import OK, EngineLogRecord
 from kvitals.rules.engine_log_map import LOAD_AND_INIT, VALUE, LogPattern, compile_log_pattern, engine_log_maps
+from kvitals.series.ascii_numbers import ascii_float
 from kvitals.series.patterns import PatternGroups
 
 MAX_LINE = 4096
@@ -143,7 +144,7 @@ class EngineLogParser:
 
 def _number(text: str) -> float | None:
     try:
-        number = float(text.replace(",", ""))
+        number = ascii_float(text.replace(",", ""))
     except ValueError:
         return None
     return number if math.isfinite(number) and 0 <= number <= MAX_NUMBER else None

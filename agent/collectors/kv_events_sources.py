@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from kvitals.config.hosts import is_loopback
+from kvitals.series.ascii_numbers import is_digits
 
 MAX_RANKS = 64
 """Publishers of one target."""
@@ -23,7 +24,7 @@ MAX_ENDPOINT = 255
 FIRST_PORT = 1024  # that we bind
 WILDCARDS = ("*", "0.0.0.0", "::")  # noqa: S104 (read, not bound)
 
-_TCP = re.compile(r"tcp://(?P<host>\*|\[[0-9a-fA-F:.%\w]+\]|[\w.-]+|::):(?P<port>\d{1,5})")
+_TCP = re.compile(r"tcp://(?P<host>\*|\[[0-9a-fA-F:.%\w]+\]|[\w.-]+|::):(?P<port>[0-9]{1,5})")
 _IPC = re.compile(r"ipc://[^\x00-\x1f\x7f]+")
 
 
@@ -83,7 +84,7 @@ def of_vllm(answer: bytes) -> tuple[PublisherReport, ...]:
         told = [
             PublisherReport(int(rank), one.endpoint, one.replay_endpoint or "", one.topic)
             for rank, one in ranks.items()
-            if one.publisher == "zmq" and rank.isdecimal()
+            if one.publisher == "zmq" and is_digits(rank)
         ]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
         return ()

@@ -21,6 +21,7 @@ from kvitals.agent.collectors.otlp_wire import (
     engine_of,
 )
 from kvitals.agent.requests.spans import ERROR, SpanFields
+from kvitals.series.ascii_numbers import ascii_float, ascii_int
 
 MAX_OBJECTS = 100_000
 """Objects and lists in a request, since each costs more in memory than on the wire. A span has about 30."""
@@ -136,22 +137,30 @@ def _span(said: _Span) -> SpanFields:
         span_id=bytes.fromhex(said.span_id),
         parent_span_id=bytes.fromhex(said.parent_span_id),
         name=said.name,
-        start_time_unix_nano=int(said.start_time_unix_nano),
-        end_time_unix_nano=int(said.end_time_unix_nano),
+        start_time_unix_nano=_whole(said.start_time_unix_nano),
+        end_time_unix_nano=_whole(said.end_time_unix_nano),
         attributes={one.key: _value(one.value) for one in said.attributes if one.value},
-        events=[messages.Event(name=one.name, time_unix_nano=int(one.time_unix_nano)) for one in said.events],
+        events=[messages.Event(name=one.name, time_unix_nano=_whole(one.time_unix_nano)) for one in said.events],
         status=messages.SpanStatus(code=ERROR if code in (ERROR, "STATUS_CODE_ERROR") else 0),
     )
     return made
+
+
+def _whole(said: int | str) -> int:
+    return ascii_int(said) if isinstance(said, str) else said
+
+
+def _double(said: float | str) -> float:
+    return ascii_float(said) if isinstance(said, str) else float(said)
 
 
 def _value(said: _Value) -> Any:
     if said.string_value is not None:
         return messages.AnyValue(string_value=said.string_value)
     if said.int_value is not None:
-        return messages.AnyValue(int_value=int(said.int_value))
+        return messages.AnyValue(int_value=_whole(said.int_value))
     if said.double_value is not None:
-        return messages.AnyValue(double_value=float(said.double_value))
+        return messages.AnyValue(double_value=_double(said.double_value))
     if said.bool_value is not None:
         return messages.AnyValue(bool_value=said.bool_value)
     first = said.array_value.values[:1] if said.array_value else []

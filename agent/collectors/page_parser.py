@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from kvitals.series.ascii_numbers import ascii_float
 from kvitals.series.types import Floats
 
 Indices = npt.NDArray[np.intp]
@@ -431,8 +432,7 @@ def _tail(tail: bytes, open_metrics: bool) -> tuple[float, bool]:
 
 def _number(word: str) -> float:
     try:
-        if "_" not in word:
-            return float(word)
+        return ascii_float(word)
     except ValueError:
         pass
     raise ValueError(f"{word[:40]!r} is not a number")

@@ -15,6 +15,7 @@ from kvitals.agent.collectors.status import Identity
 from kvitals.rules.engine_flags import GUESSED
 from kvitals.rules.engine_map import MAX_FACT, EngineMap, InfoMetric, Metric, Telemetry, usable
 from kvitals.rules.versions import in_range, release
+from kvitals.series.ascii_numbers import ascii_float
 from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.types import METRIC_NAME, Labels
 
@@ -444,7 +445,7 @@ def _fact(text: str) -> float | None:
     if text in known:
         return known[text]
     try:
-        return float(text)
+        return ascii_float(text)
     except ValueError:
         return None
 

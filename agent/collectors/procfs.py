@@ -24,10 +24,10 @@ MAX_DEVICES = 32
 """Disks, and network interfaces, that are told apart; a node with more says the first ones."""
 
 _PRESSURE = re.compile(rb"^(some|full) .*total=(\d{1,20})$", re.MULTILINE)
-_DISK = re.compile(r"(?:sd|vd|xvd|hd)[a-z]+|nvme\d+n\d+|mmcblk\d+")
+_DISK = re.compile(r"(?:sd|vd|xvd|hd)[a-z]+|nvme[0-9]+n[0-9]+|mmcblk[0-9]+")
 _VIRTUAL = re.compile(
     r"lo|veth.*|docker.*|br-.*|cni.*|cali.*|flannel.*|vxlan.*|cilium.*|lxc.*|lxdbr.*|virbr.*|vnet.*|tap.*|tun.*"
-    r"|ifb\d*|dummy.*|kube-.*|nodelocaldns|ovs-.*|gre.*|erspan.*|sit\d*|ip6tnl.*|ip_vti.*|podman.*|weave|gw[a-z]*\d*"
+    r"|ifb[0-9]*|dummy.*|kube-.*|nodelocaldns|ovs-.*|gre.*|erspan.*|sit[0-9]*|ip6tnl.*|ip_vti.*|podman.*|weave|gw[a-z]*[0-9]*"
 )
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _UNLIMITED_V1 = 1 << 62

@@ -216,7 +216,7 @@ class _Parameters:
     def limit(self) -> int:
         """How many entries are wanted; 0 is all."""
         text = self.text("limit")
-        if text and not re.fullmatch(r"\d{1,9}", text):
+        if text and not re.fullmatch(r"[0-9]{1,9}", text):
             raise ApiError("bad_data", "limit must be a number")
         return int(text or 0)
 

@@ -68,7 +68,7 @@ def is_allowed_host(host: str | None, hosts: Collection[str] | None) -> bool:
     """
     if hosts is None or host is None:
         return True
-    name = re.sub(r":\d*$", "", host).lower()
+    name = re.sub(r":[0-9]*$", "", host).lower()
     try:
         address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:

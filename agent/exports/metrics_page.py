@@ -27,7 +27,7 @@ LOOKBACK = 60.0
 
 _TYPES = {"counter": "counter", "gauge": "gauge", "histogram": "histogram", "info": "gauge"}
 _PARTS = {"_bucket": 0, "_sum": 1, "_count": 2}
-_WEIGHT = re.compile(r"[01](\.\d{0,3})?")
+_WEIGHT = re.compile(r"[01](\.[0-9]{0,3})?")
 _KVITALS = (Matcher(METRIC_NAME, MatchOp.RE, "kvitals_.+"),)
 
 

@@ -24,6 +24,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from kvitals.agent.requests.observation import OUTER, PHASES
 from kvitals.agent.requests.record import UNATTRIBUTED, RequestPhase, RequestRecord, SpanRef
 from kvitals.rules.span_map import load_span_maps
+from kvitals.series.ascii_numbers import is_digits
 
 SCOPE = "kvitals"
 """The instrumentation scope, by which rules/observers/spans/kvitals.yaml leaves out what comes back."""
@@ -228,7 +229,7 @@ def _of_phase(record: RequestRecord, phase: RequestPhase, is_laid_out: bool) -> 
 def _address(engine: str) -> tuple[str, int | None]:
     """Host and port of an engine that is called by its address, less its rank; nothing of one with another name."""
     host, colon, port = engine.partition("/")[0].rpartition(":")
-    if not colon or not host or not port.isdecimal() or len(port) > 5:
+    if not colon or not host or not is_digits(port) or len(port) > 5:
         return "", None
     return host.removeprefix("[").removesuffix("]"), int(port)
 

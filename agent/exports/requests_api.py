@@ -203,7 +203,7 @@ def _asked(store: Store, request: web.Request) -> list[RequestRecord]:
 
 
 def _count(text: str) -> int:
-    if not re.fullmatch(r"\d{1,6}", text) or not 1 <= int(text) <= MAX_ASKED:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= MAX_ASKED:
         raise BadRequestError(f"ask for 1 to {MAX_ASKED} requests")
     return int(text)
 

@@ -22,6 +22,7 @@ import msgspec
 
 from kvitals.agent.requests.observation import MAX_ID, RequestPart, identity
 from kvitals.rules.log_map import IdKind, LogMap, Value, values
+from kvitals.series.ascii_numbers import ascii_float, is_digits
 
 NOT_JSON, NOT_A_REQUEST, NO_IDENTITY = "not_json", "not_a_request", "no_identity"
 """Why a line gives no part: it is no JSON object, it is of something else by the map's `where`, or it has neither a
@@ -238,7 +239,7 @@ def _key(key: str) -> Callable[[Any], Any]:
                 if rest in data:
                     return data[rest]
                 data = data.get(part)
-            elif isinstance(data, list) and part.isdecimal() and len(part) < 4 and int(part) < len(data):
+            elif isinstance(data, list) and is_digits(part) and len(part) < 4 and int(part) < len(data):
                 data = data[int(part)]
             else:
                 return None
@@ -289,7 +290,7 @@ def _number(raw: Raw) -> float | None:
     if isinstance(raw, bool):
         return None
     try:
-        number = float(raw)
+        number = ascii_float(raw) if isinstance(raw, str) else float(raw)
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None

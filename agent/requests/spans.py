@@ -19,6 +19,7 @@ import msgspec
 
 from kvitals.agent.requests.observation import MAX_ID, RequestPart
 from kvitals.rules.span_map import MAX_NAME, SpanKind, SpanMap, Wrap, load_span_maps
+from kvitals.series.ascii_numbers import ascii_float
 
 NOT_OURS, DETAIL, NO_IDS, TIME, MALFORMED = "not_ours", "detail", "no_ids", "time", "malformed"
 """Why a span is not kept: it is nothing that a map knows, one of many within another, without an id to join it by, of
@@ -47,7 +48,7 @@ _TTFT, _STATUS, _ERROR, _ABORTED = (_AT[field] for field in ("ttft", "status", "
 _NO_TRACE = bytes(16)
 _NO_ID = frozenset(("null", "none", "undefined", "unknown"))
 _MAX_NO_ID = max(map(len, _NO_ID))
-_INDEX = re.compile(r"-\d{1,6}\Z")
+_INDEX = re.compile(r"-[0-9]{1,6}\Z")
 _WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
 _TRUE, _FALSE = frozenset(("true", "1")), frozenset(("false", "0"))
 
@@ -433,7 +434,7 @@ def _seconds(value: Value) -> float | None:
         return value
     if isinstance(value, str):
         try:
-            value = float(value[:32])
+            value = ascii_float(value[:32])
         except ValueError:
             return None
     number = float(value)

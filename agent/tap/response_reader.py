@@ -36,7 +36,7 @@ _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", 
 MAX_MESSAGE = 1000
 _TOO_LONG = re.compile(  # vLLM and SGLang; TGI
     r"(maximum|model's) context length|maximum model length|"
-    r"`inputs` must have less than \d+ tokens|`inputs` tokens \+ `max_new_tokens` must be"
+    r"`inputs` must have less than [0-9]+ tokens|`inputs` tokens \+ `max_new_tokens` must be"
 )
 _decode = msgspec.json.decode
 

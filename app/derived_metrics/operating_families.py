@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -33,7 +34,6 @@ from kvitals.diagnoser.steps import (
 )
 from kvitals.rules.model import SCOPES
 from kvitals.series import slices
-from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import Expr, PromQLError, QueryLimits, Series, evaluate_range
 from kvitals.series.slices import complete
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
@@ -118,27 +118,10 @@ class Operating:
             self._fit(ask, at, FULL_DRAWS)
         self._rows.write(at, dict(self._series(at)))
 
-    def backfill(self, history: SeriesSource, until: float, gap: float) -> None:
-        """Read the last day from history; in a thread, since it takes seconds. gap: seconds between its rows."""
-        seconds = step_of(gap)
-        last = float(np.floor(until / seconds) * seconds)
-        found: dict[Labels, Steps] = {}
-        changed: dict[Labels, float] = {}
-        ask, piece = ask_source(history), max(PIECE_SECONDS // seconds, 1) * seconds
-        try:
-            start, end = whole_steps(last - KEPT_SECONDS, last, seconds)
-            for begin in np.arange(start, end, piece):
-                upto = min(begin + piece, end)
-                for one in gather(ask, begin, upto, seconds):
-                    if (known := found.get(one.entity)) is not None:
-                        found[one.entity] = join_steps(known, one, start)
-                    elif len(found) < MAX_ENGINES:
-                        found[one.entity] = one
-                changed |= _changed(ask, max(begin - seconds, start), upto, seconds)
-        except (HistoryError, PromQLError):
-            return  # without the past the curve takes a day to be as good
+    def take_past(self, past: PastSteps) -> None:
+        """Have what history has of the last day taken in with the next look. From any thread."""
         with self._lock:
-            self._past, self._past_changed = list(found.values()), changed
+            self._past, self._past_changed = past.steps, past.changed
 
     def _look(self, ask: Ask, at: float, gap: float, late: float = LATE_SECONDS) -> None:
         """Add the steps that ended since the last look. late: seconds in which rows may still come."""
@@ -201,6 +184,34 @@ class Operating:
         """The labels of each engine's target, as its other families have them."""
         rows = self._window.newest([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], at - BINDING_SECONDS, at)
         return {labels.keep(SCOPES["engine"]): labels.keep(_PLACE) for row in rows for labels in row.labels}
+
+
+@dataclass(frozen=True)
+class PastSteps:
+    """What history has of the last day. changed: when an engine first had the configuration that it has."""
+
+    steps: list[Steps]
+    changed: dict[Labels, float]
+
+
+def past_steps(history: SeriesSource, until: float, gap: float) -> PastSteps:
+    """Read the last day from history, which takes seconds. gap: seconds between its rows. Raises HistoryError,
+    PromQLError."""
+    seconds = step_of(gap)
+    last = float(np.floor(until / seconds) * seconds)
+    found: dict[Labels, Steps] = {}
+    changed: dict[Labels, float] = {}
+    ask, piece = ask_source(history), max(PIECE_SECONDS // seconds, 1) * seconds
+    start, end = whole_steps(last - KEPT_SECONDS, last, seconds)
+    for begin in np.arange(start, end, piece):
+        upto = min(begin + piece, end)
+        for one in gather(ask, begin, upto, seconds):
+            if (known := found.get(one.entity)) is not None:
+                found[one.entity] = join_steps(known, one, start)
+            elif len(found) < MAX_ENGINES:
+                found[one.entity] = one
+        changed |= _changed(ask, max(begin - seconds, start), upto, seconds)
+    return PastSteps(list(found.values()), changed)
 
 
 def _changed(ask: Ask, start: float, end: float, gap: float) -> dict[Labels, float]:

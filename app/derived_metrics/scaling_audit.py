@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -11,8 +11,6 @@ from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.app.derived_metrics.operating_families import ask_source
 from kvitals.diagnoser.scaling_lead import Audit, Ready, audits, starts
 from kvitals.diagnoser.steps import Ask, objectives, pools, step_of
-from kvitals.series.history.schema import HistoryError
-from kvitals.series.promql import PromQLError
 from kvitals.series.types import METRIC_NAME, Labels, SeriesSource
 from kvitals.series.window import Window
 
@@ -25,11 +23,10 @@ TTFT = "ttft_p99"
 class Auditing:
     """Writes the families of rules/signals/scaling_audit.yaml."""
 
-    def __init__(self, window: Window, history: SeriesSource, gap: float, general: float) -> None:
-        """gap: seconds between rows of history. general: objective of first tokens where none is told, seconds."""
-        self._history = history
-        self._gap = gap
-        self._general = general
+    def __init__(self, window: Window, audit: Callable[[float], dict[Labels, float] | None]) -> None:
+        """audit: the families of an audit of the day before a moment, as `audited_day` has them; None where it came to
+        nothing. It blocks, and is called in a thread."""
+        self._find = audit
         self._rows = GaugeRows(window, GROUP)
         self._began = self._written = float("-inf")
         self._found: dict[Labels, float] = {}
@@ -47,13 +44,17 @@ class Auditing:
             self._rows.write(now, self._found)
 
     def _audit(self, now: float) -> None:
-        ask = ask_source(self._history)
-        step = step_of(self._gap)
-        end = float(np.floor(now / step) * step)
-        try:
-            self._found = dict(audit_families(ask, end - SEEN_SECONDS, end, step, self._general))
-        except (HistoryError, PromQLError):
-            return  # what the last one found stays; the next hour comes
+        found = self._find(now)
+        if found is not None:  # else what the last one found stays; the next hour comes
+            self._found = found
+
+
+def audited_day(history: SeriesSource, now: float, gap: float, general: float) -> dict[Labels, float]:
+    """What an audit of the day before `now` found, as families. gap: seconds between rows of history. general:
+    objective of first tokens where none is told, seconds. Raises HistoryError, PromQLError."""
+    step = step_of(gap)
+    end = float(np.floor(now / step) * step)
+    return dict(audit_families(ask_source(history), end - SEEN_SECONDS, end, step, general))
 
 
 def audit_families(ask: Ask, start: float, end: float, step: float, general: float) -> Iterator[tuple[Labels, float]]:

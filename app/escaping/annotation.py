@@ -6,7 +6,7 @@ import re
 
 from kvitals.app.escaping import plain
 
-_OPENS = re.compile(r"<(?=[^\s\d=])")  # a comparison stays as it is
+_OPENS = re.compile(r"<(?=[^\s0-9=])")  # a comparison stays as it is
 
 
 def text(value: str, most: int) -> str:

@@ -8,7 +8,7 @@ from kvitals.app.escaping import plain
 
 JOINER = "\u2060"  # invisible, no width, no break
 _SPECIAL = re.compile(r"([\\`*{}\[\]&|~$])|(?<![^\W_])(_)|(_)(?![^\W_])")
-_START = re.compile(r"^(?:#|[-=]+\s*$|[-+](?=\s|$)|\d+[.)](?=\s|$))")  # a heading, a line, a list
+_START = re.compile(r"^(?:#|[-=]+\s*$|[-+](?=\s|$)|[0-9]+[.)](?=\s|$))")  # a heading, a line, a list
 _MENTION = re.compile(r"([@#!])(?=\w)")  # of people, issues and merge requests
 _WWW = re.compile(r"\b(www)\.", re.IGNORECASE)
 

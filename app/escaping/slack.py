@@ -22,7 +22,7 @@ JOINER = "\u2060"  # invisible, no width, no break
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _ALIKE = str.maketrans({"*": "∗", "~": "∼", "`": "‵"})
 _UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")  # between letters it means nothing, and names are copied
-_EMOJI = re.compile(r":(?!\d{1,2}:)(?=[\w+'-]+:)")  # 12:30:00 is none
+_EMOJI = re.compile(r":(?![0-9]{1,2}:)(?=[\w+'-]+:)")  # 12:30:00 is none
 _CALLS = re.compile(r"([@#])(?=\w)")
 _WWW = re.compile(r"\b(www)\.", re.IGNORECASE)
 

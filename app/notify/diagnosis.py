@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kvitals.app.bounded_process import WorkLimitError, WorkLimits, WorkRefusedError, run_bounded
 from kvitals.app.history_recorder import directory
 from kvitals.app.identity import KnownEngine, address, known_engine, resolve, without_rank
 from kvitals.app.notify.finding_match import DiagnosisRequest, lead, relates
-from kvitals.app.notify.fleet_looks import LOOKS_AT_ONCE, FleetLooks
+from kvitals.app.notify.fleet_looks import FleetLooks, LookBudget, TooManyLooksError
 from kvitals.app.notify.notice_builder import Diagnosis, where
 from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.history import judge_history
@@ -33,6 +34,17 @@ REUSE_SECONDS = 5.0
 """A storm of messages is one look at the server, also where the look names no cause. With a cause the look serves for
 `FRESH_SECONDS`."""
 
+PAST_LIMITS = WorkLimits(60.0)
+"""Of one moment of history."""
+
+
+@dataclass(frozen=True)
+class PastVerdict:
+    """The document of a moment that is past, and the engines of then."""
+
+    document: Triage
+    engines: list[KnownEngine]
+
 
 @dataclass
 class OfAgent:
@@ -41,7 +53,10 @@ class OfAgent:
     pipeline: Pipeline
     clock: Callable[[], float] = time.time
     history: bool = True  # whether it keeps any
-    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LOOKS_AT_ONCE), repr=False)
+    _looks: FleetLooks[PastVerdict] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._looks = FleetLooks(lambda _, at: self._judge_past(at), cost=time.monotonic)  # in another process
 
     async def __call__(self, about: DiagnosisRequest) -> Diagnosis:
         if self.clock() - about.received > FRESH_SECONDS and self.history:
@@ -69,10 +84,19 @@ class OfAgent:
             return None
 
     async def _past(self, about: DiagnosisRequest) -> Diagnosis:
+        look = self._looks.at(about.received, {}, REUSE_SECONDS)
+        try:
+            judged = await asyncio.shield(look.answer)
+        except (WorkLimitError, WorkRefusedError, TooManyLooksError) as error:
+            return Diagnosis(f"not judged from history: {error}")
+        document = judged.document
+        how = f"judged from the agent's history at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
+        return _diagnosis(how, document, about, judged.engines)
+
+    def _judge_past(self, at: float) -> PastVerdict:
         path = directory(self.pipeline.setup.config) / FILE
         targets = self.pipeline.node.watched.meta["targets"]
-        async with self._turns:
-            return await asyncio.to_thread(_judged_past, path, self.pipeline.setup, targets, about)
+        return run_bounded(judge_past, path, self.pipeline.setup, targets, at, limits=PAST_LIMITS)
 
 
 @dataclass
@@ -85,8 +109,9 @@ class OfFleet:
     _lists: FleetLooks[list[KnownEngine]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._looks = FleetLooks(lambda place, at: judge_server(self.access, self.setup, at, place=place))
-        self._lists = FleetLooks(lambda _, at: server_engines(self.access, self.setup, at))
+        budget = LookBudget()
+        self._looks = FleetLooks(lambda place, at: judge_server(self.access, self.setup, at, place=place), budget)
+        self._lists = FleetLooks(lambda _, at: server_engines(self.access, self.setup, at), budget)
 
     async def __call__(self, about: DiagnosisRequest) -> Diagnosis:
         place = await self._place(about)
@@ -101,7 +126,7 @@ class OfFleet:
         fleet: it is about several pools, or engines have none."""
         try:
             engines = await asyncio.shield(self._lists.at(about.received, {}, FRESH_SECONDS).answer)
-        except (ServerError, PromQLError):
+        except (ServerError, PromQLError, TooManyLooksError):
             return {}  # the look fails likewise, and the message has its reason
         found = resolve(about.entity, engines).engines
         pools = {one.place.get("pool", "") for one in found}
@@ -118,7 +143,7 @@ class OfFleet:
             look = self._looks.at(at, place, age)
             try:
                 judged = await asyncio.shield(look.answer)
-            except (ServerError, PromQLError) as error:
+            except (ServerError, PromQLError, TooManyLooksError) as error:
                 return Diagnosis(f"not judged: {error}")
             document = judged.document
             how = f"judged from {self.access.url} at {_utc(look.moment)}, over {document.window.seconds:.0f} s"
@@ -128,14 +153,15 @@ class OfFleet:
         return found
 
 
-def _judged_past(path: Path, setup: Setup, targets: Sequence[Mapping[str, Any]], about: DiagnosisRequest) -> Diagnosis:
+def judge_past(path: Path, setup: Setup, targets: Sequence[Mapping[str, Any]], at: float) -> PastVerdict:
+    """The verdict at a moment of history. Hours of many engines take hundreds of megabytes: for `run_bounded`. Raises
+    WorkRefusedError."""
     try:
-        judged = judge_history(path, setup, Moments(about.received))
+        judged = judge_history(path, setup, Moments(at))
     except (HistoryError, RecordingError, PromQLError) as error:
-        return Diagnosis(f"not judged: {error}")
-    document = judged.document
-    how = f"judged from the agent's history at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
-    return _diagnosis(how, document, about, engines_of_agent(judged.pipeline, document.window.end, targets))
+        raise WorkRefusedError(str(error)) from error
+    end = judged.document.window.end
+    return PastVerdict(judged.document, engines_of_agent(judged.pipeline, end, targets))
 
 
 def engines_of_agent(

@@ -140,7 +140,7 @@ class MessageIntake:
 
 
 def _is_address(host: str) -> bool:
-    name = re.sub(r":\d*$", "", host).removeprefix("[").removesuffix("]")
+    name = re.sub(r":[0-9]*$", "", host).removeprefix("[").removesuffix("]")
     if name == "localhost":
         return True
     try:

@@ -22,6 +22,7 @@ from kvitals.app.escaping import plain
 from kvitals.app.notify.notice_requests import JsonPost, request
 from kvitals.app.notify.queue import NoticeDelivery, Spool, SpoolError
 from kvitals.config import NotifyTarget
+from kvitals.series.ascii_numbers import is_digits
 from kvitals.series.files import read_certificates
 from kvitals.series.secret_file import SecretError
 
@@ -196,7 +197,7 @@ def asked_pause(headers: Mapping[str, str], now: float) -> float:
     """Retry-After in seconds, as a number or a date; 0 where there is none that can be read."""
     text = headers.get("Retry-After", "")
     try:
-        seconds = float(text) if text.replace(".", "", 1).isdigit() else parsedate_to_datetime(text).timestamp() - now
+        seconds = float(text) if is_digits(text.replace(".", "", 1)) else parsedate_to_datetime(text).timestamp() - now
     except (ValueError, TypeError, OverflowError):
         return 0.0
     return min(max(seconds, 0.0), MOST_ASKED_SECONDS)

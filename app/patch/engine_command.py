@@ -12,7 +12,7 @@ from kvitals.app.patch.argument_sites import ArgumentSite
 from kvitals.app.patch.lever_change import FlagEdit, PatchError, canonical_name, compact, is_json, opposite_name
 from kvitals.app.patch.source_text import TextEdit
 
-_NUMBER = re.compile(r"-\d+(\.\d+)?")
+_NUMBER = re.compile(r"-[0-9]+(\.[0-9]+)?")
 _SWITCH_BEGINNINGS = ("enable-", "disable-", "no-")
 _SWITCHES = frozenset({"enforce-eager", "trust-remote-code", "skip-tokenizer-init", "data-parallel-external-lb"})
 _WHOLE_VALUES = {"--kv-transfer-config": ("kv_connector",), "--speculative-config": ("method", "model")}

@@ -79,9 +79,9 @@ class Cycle:
             self._own_rows.write(now, own | self._ingestion.series(self._labels))
             if self._keeping is not None:
                 with guard("history"):
-                    self._keeping.cycle(now, self._reload.status)
+                    await in_slices(self._keeping.cycle_steps(now, self._reload.status), self._judging.run)
         with guard("state"):
-            self._state.save(pipeline.judge.memory)
+            await self._judging.run(lambda: self._state.save(pipeline.judge.memory))
 
     async def _collect(self, patience: float, stop: asyncio.Event) -> list[Record] | None:
         """What the collectors bring; None where `stop` is set before they do."""
@@ -104,11 +104,11 @@ class Cycle:
 
 
 async def judge(pipeline: Pipeline, now: float, worker: Worker) -> str:
-    """The verdict of this moment; the worker evaluates expressions. A query that cannot be answered, such as one during
-    which the machine stood still, leaves the moment out and ends nothing."""
+    """The verdict of this moment; the worker evaluates expressions and judges. A query that cannot be answered, such as
+    one during which the machine stood still, leaves the moment out and ends nothing."""
     try:
         span = EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS)
         await in_slices(pipeline.observe_steps(span), worker.run)
-        return pipeline.verdict()
+        return await worker.run(pipeline.verdict)
     except PromQLError as error:
         return f"Not judged this time: {error}."

@@ -86,6 +86,8 @@ class Reload:
             file = self._pipeline.setup.config.file
             setup = await self._thread.run(lambda: self._load(file), LOAD_SECONDS)
             self._refuse_broken_rules(setup)
+            if self._pipeline.span is not None:
+                await self._pipeline.settled(self._pipeline.triage)  # kept; `reconfigure` would make it on the loop
             self._pipeline.reconfigure(setup)
         except (UsageError, ConfigError, KnowledgeError, WorkerHungError) as error:
             self._success = False

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from kvitals.app.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
@@ -30,8 +32,32 @@ ROWS_IN_WINDOW = 5
 """Fewer of them say nothing: where rows are further apart, as those that are old, the window is longer."""
 
 
-def judge_history(path: Path, setup: Setup, moments: Moments) -> RecordingVerdict:
-    """The verdict at one moment of a history; without one, at its end.
+@dataclass
+class EngineLimit:
+    """most: engines whose series are read; this one is among them, and the others are those that are read first."""
+
+    most: int
+    engine: Labels
+    kept: set[str] = field(default_factory=set)
+    left_out: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.kept.add(self.engine.get("engine", ""))
+
+    def takes(self, labels: Labels) -> bool:
+        """Whether a series is read: it is of no engine, or of one of those."""
+        name = labels.get("engine", "")
+        if not name or name in self.kept:
+            return True
+        if name in self.left_out or len(self.kept) >= self.most:
+            self.left_out.add(name)
+            return False
+        self.kept.add(name)
+        return True
+
+
+def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLimit | None = None) -> RecordingVerdict:
+    """The verdict at one moment of a history; without one, at its end. engines: not all are judged.
 
     Raises HistoryError, PromQLError, RecordingError where there is nothing to judge.
     """
@@ -48,9 +74,13 @@ def judge_history(path: Path, setup: Setup, moments: Moments) -> RecordingVerdic
     lead = max(fast, SLOW_SECONDS) + LOOKBACK_SECONDS + run_up
     pipeline = Pipeline(with_window(setup, lead), DocumentSource("agent", f"history, {path}"))
     pipeline.operating = None  # what was computed then is among the rows
-    cells = _fill(pipeline, reader, at - lead, at, at - run_up)
+    cells = _fill(pipeline, reader, (at - lead, at, at - run_up), engines)
     if cells == 0:
         raise RecordingError(f"history has nothing between {_written(at - lead)} and {_written(at)}")
+    if engines is not None and engines.left_out:
+        count = len(engines.kept) + len(engines.left_out)
+        name = f"{pipeline.source.name}: {len(engines.kept)} of {count} engines"
+        pipeline.source = msgspec.structs.replace(pipeline.source, name=name)
     pipeline.judge.memory.update(_open_episodes(reader, at - run_up))
     before = [moment for moment in np.arange(at - run_up, at - cycle / 2, cycle).tolist() if moment > span[0]]
     for _ in pipeline.observe_all([EvaluationSpan(moment, fast, SLOW_SECONDS) for moment in before]):
@@ -74,18 +104,21 @@ def _step(reader: HistoryReader, at: float, first: float) -> float:
     return gap
 
 
-def _fill(pipeline: Pipeline, reader: HistoryReader, start: float, end: float, until: float) -> int:
+def _fill(
+    pipeline: Pipeline, reader: HistoryReader, span: tuple[float, float, float], engines: EngineLimit | None
+) -> int:
     """Put the rows of start <= t <= end into the windows, of signals those before `until`; how many cells they were.
+    span: start, end, until.
 
     Raises RecordingError where they are too many.
     """
     signals, cells = pipeline.judge.signals.store, 0
-    for name, frame in _parts(reader, start, end, until):
+    for name, frame in _parts(reader, *span):
         cells += frame.values.size
         if cells > MAX_CELLS:
             raise RecordingError("that is more than can be read at once: ask for a shorter time with --from and --to")
         own = name.startswith(SIGNALS)
-        _place(signals if own else pipeline.node.window, name.removeprefix(SIGNALS), frame)
+        _place(signals if own else pipeline.node.window, name.removeprefix(SIGNALS), frame, engines)
     return cells
 
 
@@ -94,9 +127,9 @@ def _parts(reader: HistoryReader, start: float, end: float, until: float) -> Ite
     yield from ((name, f) for name, f in reader.groups(until - BASELINE_SECONDS, until) if name.startswith(SIGNALS))
 
 
-def _place(window: Window, name: str, frame: Frame) -> None:
+def _place(window: Window, name: str, frame: Frame, engines: EngineLimit | None) -> None:
     group = window.group(name)
-    columns = [group.column(labels) for labels in frame.labels]
+    columns = [group.column(labels) if engines is None or engines.takes(labels) else None for labels in frame.labels]
     kept = [place for place, column in enumerate(columns) if column is not None]
     numbers = [column for column in columns if column is not None]
     for t, row in zip(frame.times.tolist(), frame.values[:, kept], strict=True):

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from kvitals.series.ascii_numbers import ascii_float
 from kvitals.series.files import load_cert_chain, read_certificates
 from kvitals.series.secret_file import MAX_BYTES as MAX_SECRET_BYTES
 from kvitals.series.secret_file import SecretError, secret, secret_text
@@ -360,7 +361,7 @@ def _decode(raw: msgspec.Raw, question: PrometheusQuery, in_time: Callable[[], N
             in_time()
         series = _SERIES.decode(one)
         for _, text in (*series.values, series.value) if series.value is not None else series.values:
-            float(text)  # raises ValueError here, so that callers may convert it without care
+            ascii_float(text)  # raises ValueError here, so that callers may convert it without care
         found.append(series)
     return found
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kvitals.diagnoser.twin.scheduler import SchedulerSettings
+from kvitals.series.ascii_numbers import is_digits
 
 UNBOUNDED = 1 << 30
 
@@ -148,4 +149,4 @@ def _switch(value: str) -> float | None:
 
 
 def _count(value: str) -> float | None:
-    return float(value) if value.isdecimal() and 0 < int(value) <= UNBOUNDED else None
+    return float(value) if is_digits(value) and 0 < int(value) <= UNBOUNDED else None

@@ -76,7 +76,7 @@ EXIT_BAD_USE = 2
 SHORT = {"init": ("config", "init")}
 """Commands that are part of another one and have a name of their own."""
 
-PAST = re.compile(r"-\d[\d.]*(ms|s|m|h|d)?")
+PAST = re.compile(r"-[0-9][0-9.]*(ms|s|m|h|d)?")
 """So long ago: a value that begins as an option does."""
 
 MOMENTS = {"--at", "--from", "--to", "--before"}

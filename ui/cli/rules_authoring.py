@@ -20,7 +20,7 @@ from kvitals.rules.loader import ROOT, Knowledge, KnowledgeProblem, load
 from kvitals.ui.cli.common import EXIT_FINDINGS, EXIT_HEALTHY, add_config_option, answer_console, configuration
 from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
-CODE, NAME = re.compile(r"[A-Z]{3}\d{2}"), re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+CODE, NAME = re.compile(r"[A-Z]{3}[0-9]{2}"), re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 EXAMPLE_CODE, EXAMPLE_NAME = "OWN01", "too-many-wait"
 FOLDER = Path("rules.d")
 

@@ -16,7 +16,7 @@ _SPECIAL = re.compile(r"([!#$&()*+\-.:<=>@\[\\\]^_`{|}~])")
 # Streamlit looks for these after backslash escapes are gone, so only a character in between stops it.
 _LATE = [
     (
-        re.compile(r":(?!\d{1,2}:)(?=[\w+/-]+:)"),
+        re.compile(r":(?![0-9]{1,2}:)(?=[\w+/-]+:)"),
         ":" + JOINER,
     ),  # :smile: :material/icon:
     (re.compile(r"://"), f":{JOINER}//"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from kvitals.diagnoser.sources.prometheus import PrometheusAccess, PrometheusQue
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
 from kvitals.diagnoser.sources.served import FamilyDialect, PlaceDialect, ServedFamilies, focus_engines
 from kvitals.diagnoser.sources.survey import has_agents, last_scraped, survey
-from kvitals.diagnoser.triage import MAX_OF_A_RULE, triage
+from kvitals.diagnoser.triage import MAX_OF_A_RULE, MAX_UNKNOWN, triage
 from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import SIGNAL_PREFIX, load
 from kvitals.series.promql import Selector, Series, evaluate, evaluate_range, parse
@@ -242,6 +243,9 @@ def test_of_many_engines_with_the_same_trouble_a_few_are_proven() -> None:
     assert all(cause.conclusion for cause in off)
     assert document.coverage.unknown == len(document.unknown) + document.coverage.unknown_not_listed
     assert document.coverage.unknown_not_listed > 0
+    assert len(document.unknown) <= MAX_UNKNOWN
+    listed = Counter(one.code for one in document.unknown)
+    assert max(listed.values()) == MAX_UNKNOWN // len(listed)
 
 
 @pytest.mark.parametrize(

@@ -439,6 +439,17 @@ async def test_malformed_requests_log_one_short_line_a_minute(
         assert len(line) < 400
 
 
+@pytest.mark.parametrize(("request_bytes", "reason"), MALFORMED.values(), ids=list(MALFORMED))
+async def test_a_malformed_request_is_answered_in_our_words(request_bytes: bytes, reason: str) -> None:
+    """aiohttp quotes what it cannot read, over several lines."""
+    async with Server(ROW).running() as server:
+        reader, _ = await server.open(said=request_bytes)
+        async with asyncio.timeout(20):
+            text = (await reader.read()).decode()
+        assert text.endswith(f"\r\n\r\n{connections.MALFORMED}\n")
+        assert reason not in text
+
+
 def test_an_error_of_a_handler_keeps_its_traceback_after_malformed_requests(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

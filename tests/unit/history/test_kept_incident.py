@@ -22,10 +22,14 @@ from kvitals.agent.history import history_families
 from kvitals.agent.history.new_requests import MOST, NewRequests, summaries
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.agent.requests.store import Store
+from kvitals.app import history_work, node_changes
+from kvitals.app.bounded_process import WorkLimits
 from kvitals.app.demo import FOLDER
 from kvitals.app.history_recorder import Keeping
+from kvitals.app.notify import diagnosis
+from kvitals.app.notify.finding_match import DiagnosisRequest
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.app.sources.history import judge_history
+from kvitals.app.sources.history import EngineLimit, judge_history
 from kvitals.app.sources.recording import Moments, RecordingError, judge_recording
 from kvitals.config import Config, HistoryTable, Seconds
 from kvitals.diagnoser.review.incidents import TOLD
@@ -36,7 +40,7 @@ from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.writer import HistoryStatus
 from kvitals.series.promql import Vector, evaluate, evaluate_range
 from kvitals.series.recordings import CaptureReader
-from kvitals.series.types import Labels
+from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 from kvitals.ui.cli.main import main
 from tests.goldens.terminal import WIDTHS, printed, too_wide
@@ -309,3 +313,55 @@ def test_labels_of_the_status() -> None:
     assert found == {
         Labels({"__name__": "kvitals_history_state", "node": "n", "state": "paused", "reason": "disk_low"}): 1.0
     }
+
+
+def test_a_limit_of_engines_is_part_of_the_documents_source(kept: Kept) -> None:
+    path, at = kept.directory / "history.db", kept.times[-1]
+    (engine,) = {one["engine"] for one in kept.pipeline.label_sets([], 0.0, at) if one.get("engine")}
+    other = EngineLimit(1, Labels({"engine": "another"}))
+    limited = judge_history(path, setup_in(kept.directory), Moments(at), other).document
+    assert limited.source.name == f"history, {path}: 1 of 2 engines"
+    assert not limited.causes
+    whole = judge_history(path, setup_in(kept.directory), Moments(at)).document
+    same = judge_history(path, setup_in(kept.directory), Moments(at), EngineLimit(1, Labels({"engine": engine})))
+    assert same.document == whole
+
+
+def test_what_came_of_a_change_is_judged_in_another_process(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """250 engines of one history took 27 s of CPU time and 300 MB in the agent."""
+    monkeypatch.setattr(node_changes, "since_change", lambda _: pytest.fail("judged in the agent"))
+    changes = node_changes.NodeChanges(kept.pipeline, kept.directory / "history.db")
+    with pytest.raises(ValueError, match="no change of an engine's configuration"):
+        changes.document()
+
+
+def test_a_change_that_takes_too_long_to_judge_is_an_answer(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_changes, "ASKED", WorkLimits(0.1))
+    changes = node_changes.NodeChanges(kept.pipeline, kept.directory / "history.db")
+    with pytest.raises(ValueError, match=r"more than 0.1 s. Run on the agent's node: kvitals triage --since-change /"):
+        changes.document()
+    monkeypatch.setattr(node_changes, "run_bounded", lambda *_, **__: pytest.fail("asked again within the minute"))
+    with pytest.raises(ValueError, match="not judged"):
+        changes.document()
+
+
+def test_a_message_about_the_past_is_judged_in_another_process(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "judge_history", lambda *_: pytest.fail("judged in the agent"))
+    about = DiagnosisRequest({}, frozenset(), True, kept.times[-1], kept.times[-1])
+    found = asyncio.run(diagnosis.OfAgent(kept.pipeline)(about))
+    assert found.how.startswith("judged from the agent's history at ")
+    assert found.document is not None
+
+
+def test_a_day_of_history_is_read_in_another_process(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The restart of an agent whose history had 500 engines took 317 MB."""
+    monkeypatch.setattr(history_work, "past_steps", lambda *_: pytest.fail("read in the agent"))
+    monkeypatch.setattr(history_work, "audited_day", lambda *_: pytest.fail("read in the agent"))
+    work = history_work.HistoryWork(kept.directory / "history.db", 5.0)
+    past = work.past_steps(kept.times[-1])
+    assert past is not None
+    assert [one.entity["engine"] for one in past.steps]
+    found = work.audited_day(kept.times[-1], 0.5)
+    assert found is not None
+    assert {labels[METRIC_NAME] for labels in found} == {"kvitals_ready_seconds"}
+    assert history_work.HistoryWork(kept.directory / "none.db", 5.0).past_steps(kept.times[-1]) is None

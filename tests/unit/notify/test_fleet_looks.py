@@ -14,7 +14,7 @@ from kvitals.app.identity import KnownEngine, known_engine
 from kvitals.app.notify import diagnosis, fleet_looks
 from kvitals.app.notify.diagnosis import OfFleet
 from kvitals.app.notify.finding_match import DiagnosisRequest, diagnosis_request
-from kvitals.app.notify.fleet_looks import FleetLooks
+from kvitals.app.notify.fleet_looks import FleetLooks, LookBudget
 from kvitals.app.notify.incident_tracker import Rules, settle
 from kvitals.diagnoser.sources.prometheus import ServerError
 from kvitals.rules.finding import Triage
@@ -192,3 +192,36 @@ async def test_few_looks_are_under_way_and_the_latest_begins_first(
     assert [place["pool"] for place, _ in server.judged] == ["p0", "p3", "p5", "p4", "p2", "p1"]
     assert server.judged[1] == ({"pool": "p3"}, AT + 9.0)
     assert server.most == 1
+
+
+def test_looks_have_a_share_of_the_cpu_time() -> None:
+    """200 entities, each with an alert of another moment, took 64 s of CPU time."""
+    now = 1000.0
+    budget = LookBudget(lambda: now)
+    spent = 0.0
+    for _ in range(6000):  # ten minutes, a look of 1.5 s whenever it may begin
+        if budget.wait_seconds() == 0.0:
+            budget.spend(1.5)
+            spent += 1.5
+        now += 0.1
+    assert spent <= fleet_looks.BURST_SECONDS + fleet_looks.CPU_SHARE * 600 + 1.5
+    assert spent >= fleet_looks.CPU_SHARE * 600
+
+
+async def test_a_look_beyond_the_share_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_looks, "CPU_SHARE", 40.0)
+    spent = 0.0
+    looks = FleetLooks(lambda _, at: at, LookBudget(), cost=lambda: spent)
+    looks.budget.spend(fleet_looks.BURST_SECONDS + 8.0)
+    begun = asyncio.get_running_loop().time()
+    assert await looks.at(AT, {}, 5.0).answer == AT
+    assert asyncio.get_running_loop().time() - begun > 0.1
+
+
+async def test_looks_that_nobody_can_still_wait_for_are_dropped() -> None:
+    looks: FleetLooks[float] = FleetLooks(lambda _, at: at)
+    looks.budget.spend(1e6)
+    asked = [looks.at(AT + 100.0 * i, {}, 5.0) for i in range(fleet_looks.MAX_WAITING + 3)]
+    assert [one.failed for one in asked] == [True] * 3 + [False] * fleet_looks.MAX_WAITING
+    with pytest.raises(fleet_looks.TooManyLooksError, match="later ones come first"):
+        await asked[0].answer

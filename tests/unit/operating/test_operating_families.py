@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvitals.app.derived_metrics.operating_families import Operating
+from kvitals.app.derived_metrics.operating_families import Operating, past_steps
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.recording import judge_recording
 from kvitals.config import Config
@@ -68,7 +68,7 @@ def test_after_a_restart_the_past_comes_from_history() -> None:
     operating = Operating(window)
     knee = Labels({METRIC_NAME: "kvitals_knee_concurrency", "engine": "a", "pool": "chat"})
     assert knee not in said(operating, window, START + HOUR - 61)
-    operating.backfill(history, START + HOUR - 61, 5.0)
+    operating.take_past(past_steps(history, START + HOUR - 61, 5.0))
     assert knee in said(operating, window, START + HOUR)
 
 

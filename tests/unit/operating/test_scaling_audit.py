@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from kvitals.app.derived_metrics.scaling_audit import Auditing
+from kvitals.app.derived_metrics.scaling_audit import Auditing, audited_day
 from kvitals.rules.loader import load
 from kvitals.series.promql import Vector, evaluate
 from kvitals.series.types import METRIC_NAME, Labels
@@ -42,7 +42,7 @@ def past() -> Window:
 
 def test_what_leads_is_told_and_declared() -> None:
     window, now = Window(retention=3600, max_series=100), START + 12990
-    auditing = Auditing(window, past(), 5.0, 0.5)
+    auditing = Auditing(window, lambda now: audited_day(past(), now, 5.0, 0.5))
     deadline = time.monotonic() + 60
     found = Vector([], np.empty(0))
     while not len(found) and time.monotonic() < deadline:
