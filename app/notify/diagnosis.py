@@ -21,6 +21,7 @@ from kvitals.app.sources.recording import Moments, RecordingError
 from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.finding import Triage
+from kvitals.rules.loader import Knowledge
 from kvitals.series.history.schema import FILE, HistoryError
 from kvitals.series.promql import PromQLError
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
@@ -32,6 +33,9 @@ FIRST_SECONDS, LOOK_SECONDS = 20.0, 0.5
 REUSE_SECONDS = 5.0
 """A storm of messages is one look at the server, also where the look names no cause. With a cause the look serves for
 `FRESH_SECONDS`."""
+
+MAX_NOT_JUDGED = 5
+"""Causes that could not be judged in one message."""
 
 
 @dataclass
@@ -54,7 +58,7 @@ class OfAgent:
         if subject.named and not subject.engines:
             return Diagnosis(_elsewhere(about))
         how = f"judged by the agent at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
-        return _diagnosis(how, document, about, engines)
+        return _diagnosis(how, document, about, engines, self.pipeline.setup.knowledge)
 
     async def _now(self) -> Triage | None:
         """The document of the last moment that was judged; the first comes some seconds after the start."""
@@ -122,8 +126,8 @@ class OfFleet:
                 return Diagnosis(f"not judged: {error}")
             document = judged.document
             how = f"judged from {self.access.url} at {_utc(look.moment)}, over {document.window.seconds:.0f} s"
-            found = _diagnosis(how, document, about, judged.engines)
-            if found.lead is not None:
+            found = _diagnosis(how, document, about, judged.engines, self.setup.knowledge)
+            if found.lead is not None and not found.partial:
                 break
         return found
 
@@ -135,7 +139,8 @@ def _judged_past(path: Path, setup: Setup, targets: Sequence[Mapping[str, Any]],
         return Diagnosis(f"not judged: {error}")
     document = judged.document
     how = f"judged from the agent's history at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
-    return _diagnosis(how, document, about, engines_of_agent(judged.pipeline, document.window.end, targets))
+    engines = engines_of_agent(judged.pipeline, document.window.end, targets)
+    return _diagnosis(how, document, about, engines, setup.knowledge)
 
 
 def engines_of_agent(
@@ -155,14 +160,30 @@ def engines_of_agent(
     return [known_engine(one, names.get(without_rank(one["engine"]), ())) for one in series]
 
 
-def _diagnosis(how: str, document: Triage, about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> Diagnosis:
+def _diagnosis(
+    how: str, document: Triage, about: DiagnosisRequest, engines: Sequence[KnownEngine], knowledge: Knowledge
+) -> Diagnosis:
     """What a document says of an alert. With too little history a document may be clear where an alert that has watched
     for longer fires: then it is no diagnosis, and is asked for again later."""
-    found, pool = lead(document, about, engines), _pool(about, engines)
+    codes = frozenset(rule.code for rule in knowledge.rules.values() if rule.partial)
+    found, pool = lead(document, about, engines, codes), _pool(about, engines)
     if document.window.cold and (found is None or (about.codes and not relates(found, about.codes))):
         how = f"not judged yet: only {document.window.seconds:.0f} s have been watched, which is too little"
         return Diagnosis(how, pool=pool)
-    return Diagnosis(how, document, found, pool)
+    if found is None or found.kind != "cause":
+        return Diagnosis(how, document, found, pool)
+    of_many = found.entity.kind in ("pool", "fleet") and resolve(about.entity, engines).named
+    partial = of_many or found.code in codes
+    return Diagnosis(
+        how, document, found, pool, partial, _not_judged(document, found.code, knowledge) if partial else ()
+    )
+
+
+def _not_judged(document: Triage, code: str, knowledge: Knowledge) -> Sequence[str]:
+    """The causes of a finding that could not be judged, each with the reason."""
+    known = {one.code: one for one in document.unknown}
+    why = [known[rule.code] for rule in knowledge.rules.values() if rule.code in known and code in rule.explains]
+    return [f"{one.code} {one.title}: not checked, {one.reason}" for one in why[:MAX_NOT_JUDGED]]
 
 
 def _pool(about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> str:

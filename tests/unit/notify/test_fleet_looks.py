@@ -16,9 +16,14 @@ from kvitals.app.notify.diagnosis import OfFleet
 from kvitals.app.notify.finding_match import DiagnosisRequest, diagnosis_request
 from kvitals.app.notify.fleet_looks import FleetLooks
 from kvitals.app.notify.incident_tracker import Rules, settle
+from kvitals.app.pipeline import Setup
+from kvitals.config import Config
 from kvitals.diagnoser.sources.prometheus import ServerError
 from kvitals.rules.finding import Triage
+from kvitals.rules.loader import load
 from tests.unit.notify.notify_stage import AT, ENGINE, alert, message
+
+SETUP = Setup(load(), Config())
 
 
 class Judged:
@@ -36,7 +41,7 @@ async def test_messages_of_one_moment_share_a_look(full_cache: Triage, monkeypat
         return Judged(full_cache)
 
     monkeypatch.setattr(diagnosis, "judge_server", judge)
-    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
     about = [diagnosis_request([alert()], alert().entity, AT + i / 10) for i in range(8)]
     several = [asyncio.create_task(fleet(one)) for one in about]
     await asyncio.sleep(0)
@@ -56,7 +61,7 @@ async def test_a_look_that_failed_is_not_taken_again(full_cache: Triage, monkeyp
         return answer
 
     monkeypatch.setattr(diagnosis, "judge_server", judge)
-    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
     about = diagnosis_request([alert()], alert().entity, AT)
     assert (await fleet(about)).how == "not judged: the server is away"
     assert (await fleet(about)).lead is not None
@@ -71,7 +76,7 @@ async def test_a_message_names_the_pool_of_its_engine(
     document = msgspec.structs.replace(full_cache, window=window)
     engines = [known_engine({"engine": ENGINE, "pool": "chat"}), known_engine({"engine": "other/0", "pool": "code"})]
     monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(document, engines))
-    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
     first = await settle(message(alert("ENG01")), AT, (), fleet, Rules(3600.0))
     known = list(first.incidents.values())
     last = await settle(message(alert("ENG01", "resolved")), AT + 60, known, fleet, Rules(3600.0))
@@ -84,7 +89,7 @@ async def test_a_message_names_the_pool_of_its_engine(
 async def test_an_alert_that_names_no_engine_gets_no_pool(full_cache: Triage, monkeypatch: pytest.MonkeyPatch) -> None:
     engines = [known_engine({"engine": ENGINE, "pool": "chat"})]
     monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(full_cache, engines))
-    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
     about = diagnosis_request([alert()], {"cluster": "a"}, AT)
     assert (await fleet(about)).pool == ""
 
@@ -124,7 +129,7 @@ class Server:
 
     @property
     def fleet(self) -> OfFleet:
-        return OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+        return OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
 
 
 @pytest.mark.parametrize(
@@ -192,3 +197,19 @@ async def test_few_looks_are_under_way_and_the_latest_begins_first(
     assert [place["pool"] for place, _ in server.judged] == ["p0", "p3", "p5", "p4", "p2", "p1"]
     assert server.judged[1] == ({"pool": "p3"}, AT + 9.0)
     assert server.most == 1
+
+
+async def test_an_engines_alert_gets_no_cause_from_its_pool_and_hears_what_was_not_checked(
+    full_cache: Triage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deferred = msgspec.structs.replace(full_cache.causes[0], code="SCH12")
+    unknown = msgspec.structs.replace(deferred, code="LOR01", outcome="unknown", reason="kvitals_lora needs the agent")
+    document = msgspec.structs.replace(full_cache, causes=[deferred], symptoms=[], telemetry=[], unknown=[unknown])
+    engines = [known_engine({"engine": ENGINE})]
+    monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(document, engines))
+    monkeypatch.setattr(diagnosis, "server_engines", lambda *_, **__: engines)
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
+    found = await fleet(diagnosis_request([alert()], alert().entity, AT))
+    assert found.lead == deferred and found.partial and found.cause is None
+    assert [one.partition(" ")[0] for one in found.not_judged] == ["LOR01"]
+    assert found.not_judged[0].endswith("not checked, kvitals_lora needs the agent")
