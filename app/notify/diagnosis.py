@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server, server_engines
 from kvitals.app.sources.recording import Moments, RecordingError
 from kvitals.diagnoser.entities import ENTITIES
+from kvitals.diagnoser.sources.engine_pages import page_metrics
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
-from kvitals.rules.finding import Triage
+from kvitals.rules.finding import Finding, Triage
 from kvitals.rules.loader import Knowledge
 from kvitals.series.history.schema import FILE, HistoryError
 from kvitals.series.promql import PromQLError
@@ -34,8 +35,8 @@ REUSE_SECONDS = 5.0
 """A storm of messages is one look at the server, also where the look names no cause. With a cause the look serves for
 `FRESH_SECONDS`."""
 
-MAX_NOT_JUDGED = 5
-"""Causes that could not be judged in one message."""
+MAX_NOT_JUDGED = 3
+"""Causes that could not be judged, in one message with the reason."""
 
 
 @dataclass
@@ -126,7 +127,8 @@ class OfFleet:
                 return Diagnosis(f"not judged: {error}")
             document = judged.document
             how = f"judged from {self.access.url} at {_utc(look.moment)}, over {document.window.seconds:.0f} s"
-            found = _diagnosis(how, document, about, judged.engines, self.setup.knowledge)
+            known, agents = self.setup.knowledge, judged.survey.agents
+            found = _diagnosis(how, document, about, judged.engines, known, agents=agents)
             if found.lead is not None and not found.partial:
                 break
         return found
@@ -161,29 +163,47 @@ def engines_of_agent(
 
 
 def _diagnosis(
-    how: str, document: Triage, about: DiagnosisRequest, engines: Sequence[KnownEngine], knowledge: Knowledge
+    how: str,
+    document: Triage,
+    about: DiagnosisRequest,
+    engines: Sequence[KnownEngine],
+    knowledge: Knowledge,
+    *,
+    agents: bool = True,
 ) -> Diagnosis:
     """What a document says of an alert. With too little history a document may be clear where an alert that has watched
-    for longer fires: then it is no diagnosis, and is asked for again later."""
+    for longer fires: then it is no diagnosis, and is asked for again later. agents: whether engines have any."""
     codes = frozenset(rule.code for rule in knowledge.rules.values() if rule.partial)
     found, pool = lead(document, about, engines, codes), _pool(about, engines)
     if document.window.cold and (found is None or (about.codes and not relates(found, about.codes))):
         how = f"not judged yet: only {document.window.seconds:.0f} s have been watched, which is too little"
         return Diagnosis(how, pool=pool)
-    if found is None or found.kind != "cause":
+    if found is None or found.kind not in ("cause", "symptom"):
         return Diagnosis(how, document, found, pool)
     of_many = found.entity.kind in ("pool", "fleet") and resolve(about.entity, engines).named
-    partial = of_many or found.code in codes
-    return Diagnosis(
-        how, document, found, pool, partial, _not_judged(document, found.code, knowledge) if partial else ()
-    )
+    partial = found.kind == "cause" and (of_many or found.code in codes)
+    unknown = _not_judged(document, found.code, knowledge, agents=agents) if partial or found.kind == "symptom" else ()
+    return Diagnosis(how, document, found, pool, partial, unknown, _beside(document, found, codes))
 
 
-def _not_judged(document: Triage, code: str, knowledge: Knowledge) -> Sequence[str]:
-    """The causes of a finding that could not be judged, each with the reason."""
-    known = {one.code: one for one in document.unknown}
-    why = [known[rule.code] for rule in knowledge.rules.values() if rule.code in known and code in rule.explains]
-    return [f"{one.code} {one.title}: not checked, {one.reason}" for one in why[:MAX_NOT_JUDGED]]
+def _not_judged(document: Triage, code: str, knowledge: Knowledge, *, agents: bool) -> Sequence[str]:
+    """The causes of a finding that could not be judged: the first with the reason, the others by their codes."""
+    known = {one.code: one.reason for one in document.unknown}
+    if not agents:
+        having = {rule.code: rule.applies.having for rule in knowledge.rules.values()}
+        known |= {
+            c: f"{metric} needs the agent" for c, metric in having.items() if metric and metric not in page_metrics()
+        }
+    blind = [rule for rule in knowledge.rules.values() if rule.code in known and code in rule.explains]
+    listed = [f"{rule.code} {rule.title}: not checked, {known[rule.code]}" for rule in blind[:MAX_NOT_JUDGED]]
+    rest = [rule.code for rule in blind[MAX_NOT_JUDGED:]]
+    return [*listed, f"not checked either: {', '.join(rest)}"] if rest else listed
+
+
+def _beside(document: Triage, found: Finding, partial: Collection[str]) -> Finding | None:
+    """What is also so of the same entity, leaves open why, and explains the finding."""
+    same = (one for one in document.causes if one.entity.labels == found.entity.labels and found.code in one.explains)
+    return next((one for one in same if one.code in partial and one.code != found.code), None)
 
 
 def _pool(about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> str:

@@ -24,7 +24,8 @@ class Diagnosis:
     lead: Finding | None = None
     pool: str = ""  # of the engine that the alert names; empty where it is not known
     partial: bool = False  # the lead is so and leaves open why
-    not_judged: Sequence[str] = ()  # causes of a partial lead that could not be judged, each with the reason
+    not_judged: Sequence[str] = ()  # causes of the lead that could not be judged, with the reasons
+    beside: Finding | None = None  # is so as well, leaves open why, and explains the lead
 
     @property
     def cause(self) -> Finding | None:
@@ -66,7 +67,7 @@ def notice_of(
         notice,
         title=lead.title,
         code=found.cause.code if found.cause is not None else "",
-        verdict=lead.conclusion,
+        verdict=lead.conclusion + (f" {found.beside.conclusion} ({found.beside.code})" if found.beside else ""),
         confidence=f"{lead.confidence_words} ({lead.confidence:.2f})",
         numbers=notices.numbers(lead),
         actions=notices.actions(lead.levers),
@@ -80,7 +81,7 @@ def notice_of(
 def _open_question(found: Diagnosis) -> list[str]:
     """What a lead leaves open: the cause, and which causes of it could not be judged."""
     if not found.partial or found.lead is None:
-        return []
+        return [*found.not_judged]
     return [f"the cause: {found.lead.code} states what is so, not why; kvitals diagnoses again", *found.not_judged]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -27,8 +28,9 @@ SETUP = Setup(load(), Config())
 
 
 class Judged:
-    def __init__(self, document: Triage, engines: Sequence[KnownEngine] = ()) -> None:
+    def __init__(self, document: Triage, engines: Sequence[KnownEngine] = (), *, agents: bool = True) -> None:
         self.document, self.engines = document, engines
+        self.survey = SimpleNamespace(agents=agents)
 
 
 async def test_messages_of_one_moment_share_a_look(full_cache: Triage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,13 +205,24 @@ async def test_an_engines_alert_gets_no_cause_from_its_pool_and_hears_what_was_n
     full_cache: Triage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deferred = msgspec.structs.replace(full_cache.causes[0], code="SCH12")
-    unknown = msgspec.structs.replace(deferred, code="LOR01", outcome="unknown", reason="kvitals_lora needs the agent")
-    document = msgspec.structs.replace(full_cache, causes=[deferred], symptoms=[], telemetry=[], unknown=[unknown])
+    document = msgspec.structs.replace(full_cache, causes=[deferred], symptoms=[], telemetry=[], unknown=[])
     engines = [known_engine({"engine": ENGINE})]
-    monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(document, engines))
+    monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(document, engines, agents=False))
     monkeypatch.setattr(diagnosis, "server_engines", lambda *_, **__: engines)
     fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
     found = await fleet(diagnosis_request([alert()], alert().entity, AT))
     assert found.lead == deferred and found.partial and found.cause is None
     assert [one.partition(" ")[0] for one in found.not_judged] == ["LOR01"]
-    assert found.not_judged[0].endswith("not checked, kvitals_lora needs the agent")
+    assert found.not_judged[0].endswith("not checked, kvitals_lora_adapters_active needs the agent")
+
+
+async def test_a_comparison_that_explains_the_cause_is_told_beside_it(
+    full_cache: Triage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = full_cache.causes[0]
+    slower = msgspec.structs.replace(own, code="ENG10", explains=[own.code, "LAT01"], conclusion="Peers are faster.")
+    document = msgspec.structs.replace(full_cache, causes=[slower, own])
+    monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(document))
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
+    (notice,) = (await settle(message(alert()), AT, (), fleet, Rules(3600.0))).notices
+    assert notice.code == own.code and notice.verdict == f"{own.conclusion} Peers are faster. (ENG10)"
