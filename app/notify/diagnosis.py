@@ -35,8 +35,9 @@ REUSE_SECONDS = 5.0
 """A storm of messages is one look at the server, also where the look names no cause. With a cause the look serves for
 `FRESH_SECONDS`."""
 
-MAX_NOT_JUDGED = 3
+MAX_NOT_JUDGED = 5
 """Causes that could not be judged, in one message with the reason."""
+NEEDS_AGENT = "needs the agent"
 
 
 @dataclass
@@ -182,22 +183,22 @@ def _diagnosis(
         return Diagnosis(how, document, found, pool)
     of_many = found.entity.kind in ("pool", "fleet") and resolve(about.entity, engines).named
     partial = found.kind == "cause" and (of_many or found.code in codes)
-    unknown = _not_judged(document, found.code, knowledge, agents=agents) if partial or found.kind == "symptom" else ()
+    unknown = _not_judged(document, found, knowledge, agents=agents) if partial or found.kind == "symptom" else ()
     return Diagnosis(how, document, found, pool, partial, unknown, _beside(document, found, codes))
 
 
-def _not_judged(document: Triage, code: str, knowledge: Knowledge, *, agents: bool) -> Sequence[str]:
-    """The causes of a finding that could not be judged: the first with the reason, the others by their codes."""
+def _not_judged(document: Triage, found: Finding, knowledge: Knowledge, *, agents: bool) -> Sequence[str]:
+    """The causes of a finding that could not be judged, with the reason; of a symptom, which has many, those that need
+    agents by their codes."""
     known = {one.code: one.reason for one in document.unknown}
     if not agents:
-        having = {rule.code: rule.applies.having for rule in knowledge.rules.values()}
-        known |= {
-            c: f"{metric} needs the agent" for c, metric in having.items() if metric and metric not in page_metrics()
-        }
-    blind = [rule for rule in knowledge.rules.values() if rule.code in known and code in rule.explains]
-    listed = [f"{rule.code} {rule.title}: not checked, {known[rule.code]}" for rule in blind[:MAX_NOT_JUDGED]]
-    rest = [rule.code for rule in blind[MAX_NOT_JUDGED:]]
-    return [*listed, f"not checked either: {', '.join(rest)}"] if rest else listed
+        having = ((rule.code, rule.applies.having) for rule in knowledge.rules.values() if rule.applies.having)
+        known |= {code: f"{metric} {NEEDS_AGENT}" for code, metric in having if metric not in page_metrics()}
+    blind = [rule for rule in knowledge.rules.values() if rule.code in known and found.code in rule.explains]
+    if found.kind == "symptom":
+        codes = [] if agents else [rule.code for rule in blind if NEEDS_AGENT in known[rule.code]]
+        return [f"causes that are not checked without agents: {', '.join(codes)}"] if codes else []
+    return [f"{rule.code} {rule.title}: not checked, {known[rule.code]}" for rule in blind[:MAX_NOT_JUDGED]]
 
 
 def _beside(document: Triage, found: Finding, partial: Collection[str]) -> Finding | None:

@@ -226,3 +226,16 @@ async def test_a_comparison_that_explains_the_cause_is_told_beside_it(
     fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
     (notice,) = (await settle(message(alert()), AT, (), fleet, Rules(3600.0))).notices
     assert notice.code == own.code and notice.verdict == f"{own.conclusion} Peers are faster. (ENG10)"
+
+
+@pytest.mark.parametrize("agents", [False, True])
+async def test_a_symptom_without_a_cause_lists_what_is_not_checked_without_agents(
+    full_cache: Triage, monkeypatch: pytest.MonkeyPatch, *, agents: bool
+) -> None:
+    document = msgspec.structs.replace(full_cache, causes=[], unknown=[])
+    monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(document, agents=agents))
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
+    (notice,) = (await settle(message(alert()), AT, (), fleet, Rules(3600.0))).notices
+    listed = [text for text in notice.unknown if text.startswith("causes that are not checked without agents")]
+    assert not notice.code and bool(listed) is not agents
+    assert agents or "LOR01" in listed[0]
