@@ -16,6 +16,8 @@ from kvitals.rules.loader import ROOT, SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import Rule, Severity
 
 ALERTING = ("page", "ticket")
+SLO = "kvitals-alerts-slo"
+"""The group of burn rates."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def alert_rules(knowledge: Knowledge, recorded: RecordingRules, options: Options
         if options.alerts == "core" and not is_core(rule, knowledge):
             continue
         groups.setdefault(f"kvitals-alerts-{rule.group}", []).append(made)
-    groups["kvitals-alerts-slo"] = list(burn_alerts(knowledge, options))
+    groups[SLO] = list(burn_alerts(knowledge, options))
     groups["kvitals-alerts-telemetry"] = [*groups.get("kvitals-alerts-telemetry", []), *guards(options)]
     return Alerts(groups, left_out)
 

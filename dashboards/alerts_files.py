@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvitals.dashboards import alertmanager, manifests
-from kvitals.dashboards.alerts import Alerts, alert_rules
+from kvitals.dashboards.alerts import SLO, Alerts, alert_rules
 from kvitals.dashboards.alerts_burn import RATES, rates
 from kvitals.dashboards.alerts_guards import GROUP, in_flight
 from kvitals.dashboards.alerts_options import Options, duration
@@ -87,4 +87,10 @@ def recording_groups(
 
 
 def alert_groups(alerts: Alerts) -> Groups:
-    return {"groups": [{"name": name, "rules": alerts.groups[name]} for name in sorted(alerts.groups)]}
+    """Burn rates are judged as often as they are recorded."""
+    often = {SLO: {"interval": RATES_INTERVAL}}
+    return {
+        "groups": [
+            {"name": name, **often.get(name, {}), "rules": alerts.groups[name]} for name in sorted(alerts.groups)
+        ]
+    }

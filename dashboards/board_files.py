@@ -6,15 +6,14 @@ Boards are written with grafanalib; an installed wheel has the written ones and 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
-from kvitals.dashboards.queries import STEPS_IN_WINDOW, readable
+from kvitals.dashboards.queries import readable
 from kvitals.rules.loader import Knowledge, family_of
 from kvitals.series.promql import names
 
@@ -30,11 +29,20 @@ def shipped_boards() -> dict[str, Board]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(SHIPPED.glob("*.json"))}
 
 
+def panels_of(board: Board) -> Iterator[dict[str, Any]]:
+    """A board's panels, those of closed rows too, without the headlines."""
+    for panel in board["panels"]:
+        if panel["type"] == "row":
+            yield from panel["panels"]
+        else:
+            yield panel
+
+
 def family_metrics(boards: Iterable[Board], knowledge: Knowledge) -> frozenset[str]:
     """The metrics of families that boards read."""
     read: set[str] = set()
     for board in boards:
-        exprs = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+        exprs = [target["expr"] for panel in panels_of(board) for target in panel.get("targets", ())]
         exprs += [mark["target"]["expr"] for mark in board["annotations"]["list"]]
         for expr in exprs:
             read |= {name for name in names(readable(expr)) if family_of(name, knowledge.families)}
@@ -62,8 +70,8 @@ def with_options(board: Board, options: Options) -> Board:
 
 
 def _times(window: float) -> tuple[str, str]:
-    """A window of seconds as the range of a query, and a quarter of it as the least step of a panel."""
-    return f"[{duration(window)}]", f'"interval": "{duration(math.ceil(window / STEPS_IN_WINDOW))}"'
+    """A window of seconds as the range of a query, and as the least step of a panel."""
+    return f"[{duration(window)}]", f'"interval": "{duration(window)}"'
 
 
 def with_inputs(board: Board) -> Board:

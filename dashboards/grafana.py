@@ -26,7 +26,7 @@ _MAY_BE_NULL = {"id", "value"}  # a new board has no id yet; the first threshold
 
 @dataclass(frozen=True)
 class GrafanaTarget:
-    """One query of a panel. `interval` is the least step, and so the least `$__rate_interval`."""
+    """One query of a panel. `interval` is the least step, and so the least `$__interval`."""
 
     ref: str
     expr: str
@@ -185,10 +185,10 @@ def grid(x: int, y: int, w: int, h: int) -> GridPos:
     return GridPos(h=h, w=w, x=x, y=y)
 
 
-def row(title: str, id_: int, y: int) -> dict[str, Any]:
-    """A headline over the panels that follow."""
+def row(title: str, id_: int, y: int, *, closed: bool = False) -> dict[str, Any]:
+    """A headline over the panels that follow; a closed one has them in itself."""
     place = {"h": 1, "w": 24, "x": 0, "y": y}
-    return {"type": "row", "title": title, "id": id_, "collapsed": False, "panels": [], "gridPos": place}
+    return {"type": "row", "title": title, "id": id_, "collapsed": closed, "panels": [], "gridPos": place}
 
 
 def plain(value: Any) -> Any:

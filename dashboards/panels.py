@@ -34,6 +34,8 @@ UNITS = {
 }
 JUST_ABOVE_ZERO = 1e-9  # Grafana colours from a value on, a rule's `> 0` leaves zero out
 NO_DATA = "no data: not reported"
+NOT_RECORDED = f"{NO_DATA}, too little traffic, or recording rules not loaded"
+"""Of a panel that reads recorded signals."""
 TOO_LITTLE = "too little traffic"
 TITLE_PER_COLUMN = 5.75
 """Characters of a title that a laptop's width has room for."""
@@ -75,6 +77,7 @@ class BoardPanel:
     width: int = 8
     height: int = 8
     drill: str = ""  # uid of the board that tells more of an engine
+    least_step: str = ""  # of its queries over time, where it is not the rules' window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +130,10 @@ class TablePanel(BoardPanel):
     words: tuple[tuple[float, str], ...] = ()  # values of the first line that stand for something
 
 
+_OF_THIS_MOMENT = (Now, Bars, TablePanel)
+"""Kinds of panels that ask once and not over the range that is shown."""
+
+
 @dataclass(frozen=True)
 class Built:
     """A panel's answered asks."""
@@ -142,6 +149,11 @@ class Built:
             raise PanelError(f"{self.panel.title!r} has no unit")
         return unit
 
+    @property
+    def absent(self) -> str:
+        """What stands in the panel where nothing answers."""
+        return NOT_RECORDED if any(query.signals or query.rule for _, _, query in self.lines) else NO_DATA
+
 
 def answer(panel: BoardPanel, queries: Queries) -> Built:
     """Build a panel's queries. Raises PanelError and UnknownSeriesError."""
@@ -151,7 +163,8 @@ def answer(panel: BoardPanel, queries: Queries) -> Built:
         raise PanelError(f"{panel.title!r} does not fit over a panel of {panel.width} columns")
     if len(panel.lines) > MAX_QUERIES:
         raise PanelError(f"{panel.title!r} has more than {MAX_QUERIES} queries")
-    lines = tuple((i, line, queries.ask(line.ask)) for i, line in enumerate(panel.lines))
+    now = isinstance(panel, _OF_THIS_MOMENT)
+    lines = tuple((i, line, queries.ask(line.ask, now=now)) for i, line in enumerate(panel.lines))
     judged = queries.judged(panel.judged) if panel.judged is not None else None
     built = Built(panel, lines, judged)
     _check_legends(built, queries)
@@ -260,12 +273,12 @@ def _check_legends(built: Built, queries: Queries) -> None:
 def _target(built: Built, queries: Queries, line: PanelLine, query: BoardQuery, i: int) -> GrafanaTarget:
     """A query of the panel. A number of this moment is of the rules' window, however long a time the board shows."""
     panel = built.panel
-    instant = isinstance(panel, Now | Bars | TablePanel)
+    instant = isinstance(panel, _OF_THIS_MOMENT)
     return GrafanaTarget(
         string.ascii_uppercase[i],
         query.expr.replace(WINDOW, queries.window) if instant else query.expr,
         line.legend,
-        queries.least_step,
+        panel.least_step or queries.window,
         instant=instant,
         format={TablePanel: "table", Heat: "heatmap"}.get(type(panel), "time_series"),
         exemplar=isinstance(panel, LinePanel) and panel.exemplars,
@@ -277,7 +290,7 @@ def _defaults(built: Built, **more: Any) -> dict[str, Any]:
     links = [_drill(built, "__field.labels")] if built.panel.drill else []
     return {
         "unit": built.unit,
-        "noValue": NO_DATA,
+        "noValue": built.absent,
         "mappings": _ABSENCE,
         "thresholds": {"mode": "absolute", "steps": steps(built.judged)},
         "color": {"mode": "thresholds"},
@@ -405,7 +418,7 @@ def _heat(built: Built, queries: Queries) -> dict[str, Any]:
         "tooltip": {"mode": "single", "showColorScale": True, "yHistogram": False},
         "yAxis": {"axisPlacement": "left", "reverse": False, "unit": built.unit},
     }
-    defaults = {"noValue": NO_DATA, "mappings": _ABSENCE, "unit": "suffix:/s", "custom": {}}
+    defaults = {"noValue": built.absent, "mappings": _ABSENCE, "unit": "suffix:/s", "custom": {}}
     return {"type": "heatmap", "fieldConfig": {"defaults": defaults, "overrides": []}, "options": options}
 
 

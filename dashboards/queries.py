@@ -1,15 +1,15 @@
 """Board queries from the knowledge: signals, rules and families, bound to one set of board variables.
 
 A query is built as an expression, gets the variables' matchers on every selector, and is printed with Grafana's
-`$__rate_interval` as its window. So a board never holds a second definition of a signal, and a query that
-reads a series which nobody exports, or a label that it does not have, cannot be built. A query that would be longer
-than a person can edit reads the recorded signal instead. Agents export the families; without agents, rules record
-them of the engines' pages (`kvitals.dashboards.recording_raw`), so the same boards serve both.
+`$__interval` as its window. So a board never holds a second definition of a signal, and a query that
+reads a series which nobody exports, or a label that it does not have, cannot be built. Signals are read as they are
+recorded: their windows and buckets are evaluated once, by rules or by an agent, and not by each board that is open.
+Agents export the families; without agents, rules record them of the engines' pages
+(`kvitals.dashboards.recording_raw`), so the same boards serve both.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -38,11 +38,12 @@ from kvitals.series.promql.nodes import duration
 from kvitals.series.promql.rewrite import map_children
 from kvitals.series.types import Matcher, MatchOp
 
-WINDOW = "$__rate_interval"
+WINDOW = "$__interval"
+"""The step of a query, so that each sample is read once. With the rules' window as the least step it is that window
+while the range is short, and then grows with the step."""
 FAST = "1m"
-STEPS_IN_WINDOW = 4
-"""Grafana's window is max(step + least step, 4 * least step). With a quarter of the rules' window as the least step it
-is just that window while the step is no longer, and then grows with the step."""
+RECORDED_STEP = "1m"
+"""Between the samples of a recorded signal that a point of a longer range stands for."""
 SELECTED = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp.RE, "$engine|"))
 """What the board's variables select; what is of a node and no engine is always among it. `model` and `role` narrow the
 choice of engines, see `kvitals.dashboards.grafana`."""
@@ -61,7 +62,8 @@ class UnknownSeriesError(Exception):
 
 @dataclass(frozen=True)
 class SignalQuery:
-    """Asks for a signal. Below its minimum of samples it is NaN, so that too little traffic differs from no data."""
+    """Asks for a recorded signal. Of this moment it is NaN below its minimum of samples, so that too little traffic
+    differs from no data; over time both are gaps."""
 
     signal: str
 
@@ -140,44 +142,42 @@ class Queries:
         self.knowledge = knowledge
         self._pages = PageCoverage(knowledge)
         self.window = written(window)
-        self.least_step = written(math.ceil(window / STEPS_IN_WINDOW))
 
-    def ask(self, ask: Ask) -> BoardQuery:
-        """The query that answers. Raises UnknownSeriesError."""
+    def ask(self, ask: Ask, *, now: bool = False) -> BoardQuery:
+        """The query that answers: over time, or of this moment if `now`. Raises UnknownSeriesError."""
         if isinstance(ask, SignalQuery):
-            return self.signal(ask.signal)
+            return self.signal(ask.signal, now=now)
         if isinstance(ask, Holds):
             return self.firing(ask.code)
         return self.family(ask.text, ask.unit, ask.scope)
 
-    def signal(self, name: str) -> BoardQuery:
-        """See `SignalQuery`."""
+    def signal(self, name: str, *, now: bool = False) -> BoardQuery:
+        """See `SignalQuery`. Over time, each point is the worst minute of its step where a signal has a worse end."""
         signal = self._signal(name)
         compiled = compile_signal(signal, WINDOWS)
-        expr = compiled.expr
-        if (few := compiled.too_few) is not None:
-            blank = Binary("*", few, NumberLiteral(float("nan")))
-            expr = Binary("or", Binary("unless", expr, few), blank)
-        recorded = Selector(SIGNAL_PREFIX + name)
-        needs_agent = bool(self._pages.why_not(inline(compiled.expr, self._definitions(names(compiled.expr)))))
-        return replace(self._query(expr, signal.unit, signal.scope, recorded), signals=(name,), needs_agent=needs_agent)
+        expr: Expr = Selector(SIGNAL_PREFIX + name)
+        if now and (few := compiled.too_few) is not None:
+            expr = Binary("or", expr, Binary("*", few, NumberLiteral(float("nan"))))
+        query = self._query(expr, signal.unit, signal.scope)
+        worst = {"lower": "max", "higher": "min"}.get(signal.better)
+        if not now and worst:
+            query = replace(query, expr=f"{worst}_over_time({query.expr}[{WINDOW}:{RECORDED_STEP}])")
+        return query
 
     def family(self, text: str, unit: str, scope: Scope = "engine") -> BoardQuery:
         """See `ExpressionQuery`."""
         expr = parse(expand(text, WINDOWS.values("fast", scope)))
         self._check_labels(expr)
-        return self._query(expr, unit, scope, expr, tenants=True)
+        return self._query(expr, unit, scope, tenants=True)
 
     def firing(self, code: str) -> BoardQuery:
         """See `Holds`."""
         rule = self.rule(code)
         when = parse(expand(rule.when, {**WINDOWS.values("fast", rule.scope), **parameters(rule)}))
-        counted, recorded = (
-            Binary("or", Aggregate("count", when), Binary("*", NumberLiteral(0), Aggregate("count", Selector(known))))
-            for known in ("kvitals_target_up", f"{SIGNAL_PREFIX}target_up")
-        )
+        known = Aggregate("count", Selector("kvitals_target_up"))
+        counted = Binary("or", Aggregate("count", when), Binary("*", NumberLiteral(0), known))
         needs_agent = bool(self._pages.why_not(inline(when, self._definitions(names(when)))))
-        return replace(self._query(counted, "count", "fleet", recorded), rule=code, needs_agent=needs_agent)
+        return replace(self._query(counted, "count", "fleet"), rule=code, needs_agent=needs_agent)
 
     def judged(self, by: Judge) -> JudgedBy:
         """The limit at which a rule judges a signal. Raises UnknownSeriesError where it makes no such comparison."""
@@ -202,16 +202,12 @@ class Queries:
         except KeyError:
             raise UnknownSeriesError(f"no rule {code} in rules/codes/") from None
 
-    def _query(self, expr: Expr, unit: str, scope: Scope, recorded: Expr, *, tenants: bool = False) -> BoardQuery:
-        """`recorded`: what is asked instead, over recorded signals, where the query would be too long."""
+    def _query(self, expr: Expr, unit: str, scope: Scope, *, tenants: bool = False) -> BoardQuery:
         read = sorted(names(expr))
         whole = inline(expr, self._definitions(read))
-        families = self._families(whole)
-        text = self._text(whole, tenants)
-        if len(text) > MAX_QUERY:
-            text = self._text(recorded, tenants)
         signals = tuple(n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX))
-        return BoardQuery(text, families, signals, unit, scope, needs_agent=bool(self._pages.why_not(whole)))
+        needs_agent = bool(self._pages.why_not(whole))
+        return BoardQuery(self._text(expr, tenants), self._families(whole), signals, unit, scope, "", needs_agent)
 
     def _text(self, expr: Expr, tenants: bool) -> str:
         text = str(_bind(expr, self._matchers(tenants)))

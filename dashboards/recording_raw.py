@@ -11,7 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from kvitals.dashboards.alerts_options import Options, duration
-from kvitals.dashboards.recording_rules import RecordingRules, definition, group_of, in_order, rule_of
+from kvitals.dashboards.recording_rules import (
+    SLOW,
+    SLOW_INTERVAL,
+    RecordingRules,
+    definition,
+    group_of,
+    in_order,
+    rule_of,
+)
 from kvitals.diagnoser.entities import ENTITIES, INFO
 from kvitals.diagnoser.sources.engine_pages import FACT, OBJECTIVE, Pages, page_maps
 from kvitals.rules.compiled_signal import selections
@@ -108,6 +116,8 @@ class PageCoverage:
 
 def interval_of(group: str, options: Options) -> dict[str, str]:
     """The interval of a group of rules, where it has one of its own: families are recorded as often as scraped."""
+    if group == SLOW:
+        return {"interval": SLOW_INTERVAL}
     return {"interval": duration(options.scrape_seconds)} if group in (FAMILIES, HISTOGRAMS) else {}
 
 

@@ -21,6 +21,8 @@ from kvitals.rules.model import Signal
 from kvitals.series.promql import expand
 
 DERIVED = "kvitals-derived"
+SLOW, SLOW_INTERVAL = "kvitals-slow", "1m"
+"""Signals over a quarter of an hour, evaluated once a minute: more often only costs."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ def group_of(name: str, knowledge: Knowledge, options: Options) -> str:
     """The group that a signal is evaluated in."""
     if reads(name, knowledge):
         return DERIVED
+    if knowledge.signals[name].window == "slow":
+        return SLOW
     return f"kvitals-{_subjects().get(name, 'own').replace('_', '-')}"
 
 

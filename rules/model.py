@@ -171,6 +171,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     uses: tuple[str, ...] = ()  # signals that only raise confidence
     certainty: Literal["high", "medium", "low"] = "high"  # of the conclusion once `when` is true
     certainty_why: str = ""
+    partial: bool = False  # of a cause: it says what is so and leaves open why, such as that peers are faster
     applies: Applies = Applies()
     explains: tuple[Code, ...] = ()
     explains_when: str = ""  # PromQL: has a value for entities where the rule explains; empty: everywhere

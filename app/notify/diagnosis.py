@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server, server_engines
 from kvitals.app.sources.recording import Moments, RecordingError
 from kvitals.diagnoser.entities import ENTITIES
+from kvitals.diagnoser.sources.engine_pages import page_metrics
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
-from kvitals.rules.finding import Triage
+from kvitals.rules.finding import Finding, Triage
+from kvitals.rules.loader import Knowledge
 from kvitals.series.history.schema import FILE, HistoryError
 from kvitals.series.promql import PromQLError
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
@@ -33,6 +35,10 @@ FIRST_SECONDS, LOOK_SECONDS = 20.0, 0.5
 REUSE_SECONDS = 5.0
 """A storm of messages is one look at the server, also where the look names no cause. With a cause the look serves for
 `FRESH_SECONDS`."""
+
+MAX_NOT_JUDGED = 5
+"""Causes that could not be judged, in one message with the reason."""
+NEEDS_AGENT = "needs the agent"
 
 PAST_LIMITS = WorkLimits(60.0)
 """Of one moment of history."""
@@ -69,7 +75,7 @@ class OfAgent:
         if subject.named and not subject.engines:
             return Diagnosis(_elsewhere(about))
         how = f"judged by the agent at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
-        return _diagnosis(how, document, about, engines)
+        return _diagnosis(how, document, about, engines, self.pipeline.setup.knowledge)
 
     async def _now(self) -> Triage | None:
         """The document of the last moment that was judged; the first comes some seconds after the start."""
@@ -91,7 +97,7 @@ class OfAgent:
             return Diagnosis(f"not judged from history: {error}")
         document = judged.document
         how = f"judged from the agent's history at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
-        return _diagnosis(how, document, about, judged.engines)
+        return _diagnosis(how, document, about, judged.engines, self.pipeline.setup.knowledge)
 
     def _judge_past(self, at: float) -> PastVerdict:
         path = directory(self.pipeline.setup.config) / FILE
@@ -147,8 +153,9 @@ class OfFleet:
                 return Diagnosis(f"not judged: {error}")
             document = judged.document
             how = f"judged from {self.access.url} at {_utc(look.moment)}, over {document.window.seconds:.0f} s"
-            found = _diagnosis(how, document, about, judged.engines)
-            if found.lead is not None:
+            known, agents = self.setup.knowledge, judged.survey.agents
+            found = _diagnosis(how, document, about, judged.engines, known, agents=agents)
+            if found.lead is not None and not found.partial:
                 break
         return found
 
@@ -181,14 +188,48 @@ def engines_of_agent(
     return [known_engine(one, names.get(without_rank(one["engine"]), ())) for one in series]
 
 
-def _diagnosis(how: str, document: Triage, about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> Diagnosis:
+def _diagnosis(
+    how: str,
+    document: Triage,
+    about: DiagnosisRequest,
+    engines: Sequence[KnownEngine],
+    knowledge: Knowledge,
+    *,
+    agents: bool = True,
+) -> Diagnosis:
     """What a document says of an alert. With too little history a document may be clear where an alert that has watched
-    for longer fires: then it is no diagnosis, and is asked for again later."""
-    found, pool = lead(document, about, engines), _pool(about, engines)
+    for longer fires: then it is no diagnosis, and is asked for again later. agents: whether engines have any."""
+    codes = frozenset(rule.code for rule in knowledge.rules.values() if rule.partial)
+    found, pool = lead(document, about, engines, codes), _pool(about, engines)
     if document.window.cold and (found is None or (about.codes and not relates(found, about.codes))):
         how = f"not judged yet: only {document.window.seconds:.0f} s have been watched, which is too little"
         return Diagnosis(how, pool=pool)
-    return Diagnosis(how, document, found, pool)
+    if found is None or found.kind not in ("cause", "symptom"):
+        return Diagnosis(how, document, found, pool)
+    of_many = found.entity.kind in ("pool", "fleet") and resolve(about.entity, engines).named
+    partial = found.kind == "cause" and (of_many or found.code in codes)
+    unknown = _not_judged(document, found, knowledge, agents=agents) if partial or found.kind == "symptom" else ()
+    return Diagnosis(how, document, found, pool, partial, unknown, _beside(document, found, codes))
+
+
+def _not_judged(document: Triage, found: Finding, knowledge: Knowledge, *, agents: bool) -> Sequence[str]:
+    """The causes of a finding that could not be judged, with the reason; of a symptom, which has many, those that need
+    agents by their codes."""
+    known = {one.code: one.reason for one in document.unknown}
+    if not agents:
+        having = ((rule.code, rule.applies.having) for rule in knowledge.rules.values() if rule.applies.having)
+        known |= {code: f"{metric} {NEEDS_AGENT}" for code, metric in having if metric not in page_metrics()}
+    blind = [rule for rule in knowledge.rules.values() if rule.code in known and found.code in rule.explains]
+    if found.kind == "symptom":
+        codes = [] if agents else [rule.code for rule in blind if NEEDS_AGENT in known[rule.code]]
+        return [f"causes that are not checked without agents: {', '.join(codes)}"] if codes else []
+    return [f"{rule.code} {rule.title}: not checked, {known[rule.code]}" for rule in blind[:MAX_NOT_JUDGED]]
+
+
+def _beside(document: Triage, found: Finding, partial: Collection[str]) -> Finding | None:
+    """What is also so of the same entity, leaves open why, and explains the finding."""
+    same = (one for one in document.causes if one.entity.labels == found.entity.labels and found.code in one.explains)
+    return next((one for one in same if one.code in partial and one.code != found.code), None)
 
 
 def _pool(about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> str:

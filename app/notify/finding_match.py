@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvitals.app.identity import KnownEngine, ResolvedEntity, known_engine, resolve, same_place
@@ -30,17 +30,23 @@ def diagnosis_request(alerts: Iterable[Alert], entity: Mapping[str, str], receiv
     )
 
 
-def lead(document: Triage, about: DiagnosisRequest, engines: Sequence[KnownEngine] = ()) -> Finding | None:
+def lead(
+    document: Triage,
+    about: DiagnosisRequest,
+    engines: Sequence[KnownEngine] = (),
+    partial: Collection[str] = (),
+) -> Finding | None:
     """The first finding on the entity that is or explains an alert's rule; else, of a symptom, the first cause there.
 
     Causes stand in the document's order, so what explains most comes first. For an alert that names an engine, a cause
-    on that engine comes before one on its pool or node: its peers' trouble is often an effect of it. engines: those
-    that are known, with their names and places; without any, those that the document lists.
+    on that engine comes before one that leaves open why, and before one on its pool or node: its peers' trouble is
+    often an effect of it. engines: those that are known, with their names and places; without any, those that the
+    document lists. partial: codes of causes that leave open why.
     """
     subject = resolve(about.entity, engines or engines_of(document))
     near = [finding for finding in _findings(document) if concerns(finding, about, subject)]
     if subject.named:
-        near.sort(key=lambda finding: finding.kind != "cause" or finding.entity.kind != "engine")
+        near.sort(key=lambda one: (one.kind != "cause" or one.entity.kind != "engine", one.code in partial))
     related = (finding for finding in near if relates(finding, about.codes))
     causes = (finding for finding in near if about.symptomatic and finding.kind in ("cause", "symptom"))
     return next(related, None) or next(causes, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -23,11 +23,15 @@ class Diagnosis:
     document: Triage | None = None
     lead: Finding | None = None
     pool: str = ""  # of the engine that the alert names; empty where it is not known
+    partial: bool = False  # the lead is so and leaves open why
+    not_judged: Sequence[str] = ()  # causes of the lead that could not be judged, with the reasons
+    beside: Finding | None = None  # is so as well, leaves open why, and explains the lead
 
     @property
     def cause(self) -> Finding | None:
-        """The lead, unless it is a symptom: that is what the alert reports itself, and its cause is still unknown."""
-        return self.lead if self.lead is not None and self.lead.kind != "symptom" else None
+        """The lead, unless it is a symptom, which is what the alert reports itself, or leaves open why: the cause is
+        still unknown."""
+        return self.lead if self.lead is not None and self.lead.kind != "symptom" and not self.partial else None
 
 
 def notice_of(
@@ -63,15 +67,22 @@ def notice_of(
         notice,
         title=lead.title,
         code=found.cause.code if found.cause is not None else "",
-        verdict=lead.conclusion,
+        verdict=lead.conclusion + (f" {found.beside.conclusion} ({found.beside.code})" if found.beside else ""),
         confidence=f"{lead.confidence_words} ({lead.confidence:.2f})",
         numbers=notices.numbers(lead),
         actions=notices.actions(lead.levers),
         explains=_explained(lead, document),
         ruled_out=[f"{one.code} {one.title}: {one.because}" for one in lead.ruled_out[:3]],
-        unknown=[f"{one.what}: {one.why}" for one in lead.unknowns[:3]],
+        unknown=[*_open_question(found), *(f"{one.what}: {one.why}" for one in lead.unknowns[:3])],
         finding=_without_courses(lead),
     )
+
+
+def _open_question(found: Diagnosis) -> list[str]:
+    """What a lead leaves open: the cause, and which causes of it could not be judged."""
+    if not found.partial or found.lead is None:
+        return [*found.not_judged]
+    return [f"the cause: {found.lead.code} states what is so, not why; kvitals diagnoses again", *found.not_judged]
 
 
 def resolved_notice(incident: OpenIncident, at: float, links: list[Link]) -> Notice:

@@ -266,11 +266,19 @@ class Notifier:
                 now = await self._in_thread(lambda: self._spool.incident(name))
                 if now is not None and not now.code:
                     await self._done(None, self._counted(look_again(now, found, self._clock())))
+                    if found.partial:
+                        self._go_on_looking(name)
         except SpoolError as error:
             _log.warning("an incident cannot be written; retrying", why=str(error))
         finally:
             del self._looking[name]
             self._some.set()
+
+    def _go_on_looking(self, name: str) -> None:
+        """Once more after the longest wait, where something is known that leaves open why: until it is known as well or
+        the incident ends."""
+        if self._looks.get(name, (0.0, 0))[1] >= len(AGAIN_SECONDS):
+            self._looks[name] = (self._clock(), len(AGAIN_SECONDS) - 1)
 
     async def _done(self, message: int | None, outcome: MessageOutcome) -> None:
         await self._in_thread(lambda: self._spool.done(message, outcome, self._clock()))

@@ -57,7 +57,7 @@ def buckets(histogram: str, unit: str = "seconds") -> ExpressionQuery:
 def tokens() -> tuple[PanelLine, PanelLine]:
     """What an engine generates, and what it is asked to read."""
     return (
-        PanelLine(rate("kvitals_generation_tokens_total"), "{{engine}} generated"),
+        engine_signal("generation_tokens_per_second", "{{engine}} generated"),
         PanelLine(SignalQuery("prompt_tokens_per_second"), "{{engine}} prompt", "faint"),
     )
 

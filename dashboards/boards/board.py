@@ -16,8 +16,11 @@ ALERTS = 'ALERTS{alertstate="firing", code!=""}'
 
 @dataclass(frozen=True)
 class BoardRow:
+    """Panels under a headline. closed: whether Grafana asks for them only when somebody opens the row."""
+
     title: str
     panels: tuple[BoardPanel, ...]
+    closed: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,24 +39,29 @@ class Board:
 
 def build(of_board: Board, queries: Queries, runbooks: str) -> dict[str, Any]:
     """The board as Grafana imports it."""
-    rows = [(one.title, [answer(panel, queries) for panel in one.panels]) for one in of_board.rows]
+    rows = [(one, [answer(panel, queries) for panel in one.panels]) for one in of_board.rows]
     panels = _lay_out(rows, queries, runbooks)
     return board(of_board.uid, f"kvitals / {of_board.title}", of_board.description, panels, _marks(queries))
 
 
-def _lay_out(rows: list[tuple[str, list[Built]]], queries: Queries, runbooks: str) -> list[dict[str, Any]]:
-    """Rows from top to bottom, panels from left to right and on to the next line where they do not fit."""
+def _lay_out(rows: list[tuple[BoardRow, list[Built]]], queries: Queries, runbooks: str) -> list[dict[str, Any]]:
+    """Rows from top to bottom, panels from left to right and on to the next line where they do not fit. The panels of
+    a closed row are in it and take no room."""
     placed: list[dict[str, Any]] = []
-    y = 0
-    for title, panels in rows:
-        placed.append(row(title, len(placed) + 1, y))
-        y, x, tallest = y + 1, 0, 0
+    id_ = y = 0
+    for of_row, panels in rows:
+        id_ += 1
+        headline = row(of_row.title, id_, y, closed=of_row.closed)
+        placed.append(headline)
+        inside = headline["panels"] if of_row.closed else placed
+        y, below, x, tallest = y + 1, y + 1, 0, 0
         for built in panels:
             if x + built.panel.width > GRID_WIDTH:
-                y, x, tallest = y + tallest, 0, 0
-            placed.append(make(built, queries, len(placed) + 1, x, y, runbooks))
+                below, x, tallest = below + tallest, 0, 0
+            id_ += 1
+            inside.append(make(built, queries, id_, x, below, runbooks))
             x, tallest = x + built.panel.width, max(tallest, built.panel.height)
-        y += tallest
+        y = y if of_row.closed else below + tallest
     return placed
 
 
@@ -62,8 +70,7 @@ def _marks(queries: Queries) -> list[dict[str, Any]]:
     asked = (
         (
             "Restarts",
-            "sum by ($scope) (increase(kvitals_engine_restarts_total[$window])) > 0"
-            " or sum by ($scope) (resets(kvitals_generation_tokens_total[$window])) > 0",
+            "kvitals:restarts > (kvitals:restarts offset 1m)",
             "blue",
             "{{engine}} restarted",
         ),
@@ -83,8 +90,8 @@ def _marks(queries: Queries) -> list[dict[str, Any]]:
         ("Cascades", "max by ($scope) (kvitals_cascade_stage) >= 2", "orange", "{{engine}}: eviction cascade"),
     )
     found = [
-        mark(name, queries.family(text, "count").expr, color, title, queries.least_step)
+        mark(name, queries.family(text, "count").expr, color, title, queries.window)
         for name, text, color, title in asked
     ]
-    fired = mark("Findings", ALERTS, "red", "{{code}} {{alertname}}", queries.least_step, tags="engine,node,severity")
+    fired = mark("Findings", ALERTS, "red", "{{code}} {{alertname}}", queries.window, tags="engine,node,severity")
     return [*found, fired]

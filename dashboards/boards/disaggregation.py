@@ -78,16 +78,6 @@ _TRANSFER = BoardRow(
     "KV transfers",
     (
         LinePanel(
-            title="KV transfer time",
-            question="How long does a transfer take?",
-            lines=(
-                PanelLine(percentile(0.99, "kvitals_transfer_seconds"), "{{engine}} p99"),
-                engine_signal("transfer_mean_seconds", "{{engine}} mean"),
-                PanelLine(SignalQuery("transfer_recompute_seconds"), "{{engine}} to compute it anew", "faint"),
-            ),
-            by=("PDX04",),
-        ),
-        LinePanel(
             title="KV transfer throughput",
             question="How many bytes per second do transfers move?",
             lines=(
@@ -132,12 +122,6 @@ _TRANSFER = BoardRow(
             question="How much KV is pinned while nothing runs?",
             lines=(engine_signal("kv_stranded_ratio"),),
             highest=1,
-        ),
-        Heat(
-            title="KV transfer size heat map",
-            question="How are transfer sizes distributed?",
-            lines=(PanelLine(buckets("kvitals_transfer_size_bytes", "bytes"), "{{le}}"),),
-            note="All chosen engines together.",
         ),
         LinePanel(
             title="KV transfer time and size: p99 to p50",
@@ -196,9 +180,32 @@ _DECODE = BoardRow(
     ),
 )
 
+_SIZES = BoardRow(
+    "KV transfer time and size",
+    (
+        LinePanel(
+            title="KV transfer time",
+            question="How long does a transfer take?",
+            lines=(
+                PanelLine(percentile(0.99, "kvitals_transfer_seconds"), "{{engine}} p99"),
+                engine_signal("transfer_mean_seconds", "{{engine}} mean"),
+                PanelLine(SignalQuery("transfer_recompute_seconds"), "{{engine}} to compute it anew", "faint"),
+            ),
+            by=("PDX04",),
+        ),
+        Heat(
+            title="KV transfer size heat map",
+            question="How are transfer sizes distributed?",
+            lines=(PanelLine(buckets("kvitals_transfer_size_bytes", "bytes"), "{{le}}"),),
+            note="All chosen engines together.",
+        ),
+    ),
+    closed=True,
+)
+
 BOARD = Board(
     "disaggregation",
     "Prefill, decode and transfer",
     "Are prefill and decode equally busy? Does KV reach decode? What does the transfer cost?",
-    (_SIDES, _TRANSFER, _DECODE),
+    (_SIDES, _TRANSFER, _DECODE, _SIZES),
 )

@@ -67,6 +67,12 @@ _LEAVES = BoardRow(
                 engine_signal("evicted_idle_seconds", "{{engine}} by KV events"),
             ),
         ),
+    ),
+)
+
+_AGES = BoardRow(
+    "Ages of blocks",
+    (
         Heat(
             title="Refault time after eviction heat map",
             question="How soon is an evicted block requested again?",
@@ -101,6 +107,38 @@ _LEAVES = BoardRow(
             note="All chosen engines together. Gaps near the eviction age are the hits that the cache loses next.",
         ),
     ),
+    closed=True,
+)
+
+_SOURCES = BoardRow(
+    "Tokens by source and tier",
+    (
+        LinePanel(
+            title="Prompt tokens by source",
+            question="Where does the prompts' KV come from?",
+            lines=(
+                PanelLine(
+                    rate("kvitals_prompt_tokens_by_source_total", "source"),
+                    "{{engine}} {{source}}",
+                ),
+            ),
+            unit="suffix:tokens/s",
+            stacked=True,
+        ),
+        LinePanel(
+            title="Cached tokens by tier (GPU, host, store)",
+            question="From which tier do cached tokens come?",
+            lines=(
+                PanelLine(
+                    rate("kvitals_cached_tokens_by_medium_total", "medium"),
+                    "{{engine}} {{medium}}",
+                ),
+            ),
+            unit="suffix:tokens/s",
+            stacked=True,
+        ),
+    ),
+    closed=True,
 )
 
 _CASCADE = BoardRow(
@@ -164,30 +202,6 @@ _REUSE = BoardRow(
             width=12,
         ),
         LinePanel(
-            title="Prompt tokens by source",
-            question="Where does the prompts' KV come from?",
-            lines=(
-                PanelLine(
-                    rate("kvitals_prompt_tokens_by_source_total", "source"),
-                    "{{engine}} {{source}}",
-                ),
-            ),
-            unit="suffix:tokens/s",
-            stacked=True,
-        ),
-        LinePanel(
-            title="Cached tokens by tier (GPU, host, store)",
-            question="From which tier do cached tokens come?",
-            lines=(
-                PanelLine(
-                    rate("kvitals_cached_tokens_by_medium_total", "medium"),
-                    "{{engine}} {{medium}}",
-                ),
-            ),
-            unit="suffix:tokens/s",
-            stacked=True,
-        ),
-        LinePanel(
             title="KV offload: bytes loaded from host memory",
             question="How many bytes are loaded from host memory?",
             lines=(engine_signal("host_loaded_per_second"),),
@@ -227,5 +241,5 @@ BOARD = Board(
     "kv",
     "KV life",
     "What does the KV cache hold, what is evicted and recomputed, does it cascade, and would more blocks help?",
-    (_HOLDS, _LEAVES, _CASCADE, _REUSE, _BELIEVE),
+    (_HOLDS, _LEAVES, _CASCADE, _REUSE, _BELIEVE, _SOURCES, _AGES),
 )

@@ -7,26 +7,11 @@ from kvitals.dashboards.boards.board import Board, BoardRow
 from kvitals.dashboards.panels import Heat, LinePanel, PanelLine, TablePanel, Tile
 from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery, RuleLimit, SignalQuery
 
-_QUANTILES = ((0.5, 0.5), (0.9, 0.4), (0.95, 0.05), (0.99, 0.04), (0.999, 0.01))
-"""Quantiles and what each adds to the share of requests in time where it is within the objective."""
-
 _OVER = "5m"
 _UNREACHABLE = 1e6  # what the harm of an engine that cannot be read counts, so that it comes first
 
-
-def _in_time(window: str) -> str:
-    """The least share of an engine's requests whose first token came within its objective. An objective lies between
-    two bounds of the histogram, so the share is known by steps."""
-    bucket = f"sum by ($scope, le) (rate(kvitals_ttft_seconds_bucket[{window}]))"
-    steps = (
-        f"{part:g} * (histogram_quantile({q:g}, {bucket}) <= bool kvitals:slo_ttft_seconds)" for q, part in _QUANTILES
-    )
-    return " + ".join(steps)
-
-
-def _first_tokens(window: str) -> str:
-    return f"sum by ($scope) (rate(kvitals_ttft_seconds_count[{window}]))"
-
+_FIRST_TOKENS = "sum by ($scope) (rate(kvitals_ttft_seconds_count[$window]))"
+_IN_TIME = f"sum(kvitals:ttft_in_time_ratio * {_FIRST_TOKENS})"
 
 _STEPWISE = (
     "By steps of 50, 90, 95, 99 and 99.9 %: the share is at least that. Each engine has its own objective for TTFT."
@@ -40,26 +25,20 @@ _GLANCE = BoardRow(
             question="What share of the requests is within objectives?",
             lines=(
                 PanelLine(
-                    ExpressionQuery(
-                        f"sum(({_in_time(_OVER)}) * {_first_tokens(_OVER)}) / sum({_first_tokens(_OVER)})", "ratio"
-                    ),
+                    ExpressionQuery(f"{_IN_TIME} / sum({_FIRST_TOKENS})", "ratio"),
                     "in time, at least",
                 ),
             ),
             judged=RuleLimit("LAT01", "<", 0.99, "objective of the 99th percentile"),
-            note=f"Over {_OVER}, all selected engines together. {_STEPWISE}",
+            note=f"All selected engines together. {_STEPWISE}",
             height=4,
         ),
         Tile(
             title="Goodput: requests/s within TTFT objective",
             question="How many requests a second are within objectives?",
-            lines=(
-                PanelLine(
-                    ExpressionQuery(f"sum(({_in_time(_OVER)}) * {_first_tokens(_OVER)})", "per_second"), "in time"
-                ),
-            ),
+            lines=(PanelLine(ExpressionQuery(_IN_TIME, "per_second"), "in time"),),
             unit="reqps",
-            note=f"Over {_OVER}, all selected engines together. {_STEPWISE}",
+            note=f"All selected engines together. {_STEPWISE}",
             height=4,
         ),
         Tile(
@@ -113,7 +92,7 @@ _HARM = BoardRow(
                 PanelLine(
                     ExpressionQuery(
                         f"{_UNREACHABLE:g} * (max by ($scope) (kvitals_target_up == bool 0) > 0)"
-                        f" or (1 - ({_in_time('$window')})) * {_first_tokens('$window')}",
+                        f" or (1 - kvitals:ttft_in_time_ratio) * {_FIRST_TOKENS}",
                         "per_second",
                     ),
                     "late/s",
@@ -180,50 +159,6 @@ _FAST = BoardRow(
     ),
 )
 
-_OBJECTIVES = BoardRow(
-    "Objectives (SLO)",
-    (
-        LinePanel(
-            title="SLO attainment: share of minutes",
-            question="How often were objectives met recently?",
-            lines=(
-                PanelLine(
-                    ExpressionQuery(
-                        "avg_over_time((kvitals:ttft_p99_seconds <= bool kvitals:slo_ttft_seconds)[15m:1m])", "ratio"
-                    ),
-                    "{{engine}} first tokens",
-                ),
-                PanelLine(
-                    ExpressionQuery(
-                        "avg_over_time((kvitals:itl_p99_seconds <= bool kvitals:slo_itl_seconds)[15m:1m])", "ratio"
-                    ),
-                    "{{engine}} next tokens",
-                ),
-            ),
-            by=("LAT01", "LAT02"),
-            note="Share of minutes in 15 minutes, not of requests. Minutes with too little traffic do not count.",
-            highest=1,
-        ),
-        LinePanel(
-            title="TTFT p99: bounds of its bucket",
-            question="How precise is the 99th percentile?",
-            lines=(
-                engine_signal("ttft_p99_at_most", "{{engine}} at most"),
-                engine_signal("ttft_p99_at_least", "{{engine}} at least"),
-                PanelLine(SignalQuery("slo_ttft_seconds"), "{{engine}} objective", "objective"),
-            ),
-            by=("TEL03",),
-            note="A percentile lies somewhere in a bucket. An objective in the same bucket cannot be judged.",
-        ),
-        Heat(
-            title="TTFT heat map",
-            question="How is TTFT distributed?",
-            lines=(PanelLine(buckets("kvitals_ttft_seconds"), "{{le}}"),),
-            note="All chosen engines together. Two bands show two kinds of requests, such as long and short prompts.",
-        ),
-    ),
-)
-
 _WHERE = BoardRow(
     "Latency by phase",
     (
@@ -249,40 +184,12 @@ _WHERE = BoardRow(
             by=("SCH09",),
             below_zero=True,
         ),
-        LinePanel(
-            title="E2E request latency",
-            question="How long do requests take end to end?",
-            lines=(
-                PanelLine(
-                    percentile(0.99, "kvitals_e2e_seconds"),
-                    "{{engine}} p99",
-                ),
-                PanelLine(
-                    percentile(0.5, "kvitals_e2e_seconds"),
-                    "{{engine}} median",
-                    "faint",
-                ),
-            ),
-            exemplars=True,
-        ),
     ),
 )
 
 _ENDS = BoardRow(
-    "Errors and finish reasons",
+    "Errors and aborted requests",
     (
-        LinePanel(
-            title="Finished requests by reason",
-            question="How many requests end a second, and how?",
-            lines=(
-                PanelLine(
-                    rate("kvitals_requests_finished_total", "reason"),
-                    "{{engine}} {{reason}}",
-                ),
-            ),
-            unit="reqps",
-            stacked=True,
-        ),
         LinePanel(
             title="Request error rate",
             question="Which share of requests fails?",
@@ -329,9 +236,82 @@ _ASKED = BoardRow(
     ),
 )
 
+_DETAILS = BoardRow(
+    "Objectives, distributions, finish reasons",
+    (
+        LinePanel(
+            title="SLO attainment: share of minutes",
+            question="How often were objectives met recently?",
+            lines=(
+                PanelLine(
+                    ExpressionQuery(
+                        "avg_over_time((kvitals:ttft_p99_seconds <= bool kvitals:slo_ttft_seconds)[15m:1m])", "ratio"
+                    ),
+                    "{{engine}} first tokens",
+                ),
+                PanelLine(
+                    ExpressionQuery(
+                        "avg_over_time((kvitals:itl_p99_seconds <= bool kvitals:slo_itl_seconds)[15m:1m])", "ratio"
+                    ),
+                    "{{engine}} next tokens",
+                ),
+            ),
+            by=("LAT01", "LAT02"),
+            note="Share of minutes in 15 minutes, not of requests. Minutes with too little traffic do not count.",
+            highest=1,
+        ),
+        LinePanel(
+            title="TTFT p99: bounds of its bucket",
+            question="How precise is the 99th percentile?",
+            lines=(
+                engine_signal("ttft_p99_at_most", "{{engine}} at most"),
+                engine_signal("ttft_p99_at_least", "{{engine}} at least"),
+                PanelLine(SignalQuery("slo_ttft_seconds"), "{{engine}} objective", "objective"),
+            ),
+            by=("TEL03",),
+            note="A percentile lies somewhere in a bucket. An objective in the same bucket cannot be judged.",
+        ),
+        Heat(
+            title="TTFT heat map",
+            question="How is TTFT distributed?",
+            lines=(PanelLine(buckets("kvitals_ttft_seconds"), "{{le}}"),),
+            note="All chosen engines together. Two bands show two kinds of requests, such as long and short prompts.",
+        ),
+        LinePanel(
+            title="E2E request latency",
+            question="How long do requests take end to end?",
+            lines=(
+                PanelLine(
+                    percentile(0.99, "kvitals_e2e_seconds"),
+                    "{{engine}} p99",
+                ),
+                PanelLine(
+                    percentile(0.5, "kvitals_e2e_seconds"),
+                    "{{engine}} median",
+                    "faint",
+                ),
+            ),
+            exemplars=True,
+        ),
+        LinePanel(
+            title="Finished requests by reason",
+            question="How many requests end a second, and how?",
+            lines=(
+                PanelLine(
+                    rate("kvitals_requests_finished_total", "reason"),
+                    "{{engine}} {{reason}}",
+                ),
+            ),
+            unit="reqps",
+            stacked=True,
+        ),
+    ),
+    closed=True,
+)
+
 BOARD = Board(
     "overview",
     "Overview and SLO",
     "How fast are requests, are objectives met, where does the time go? `kvitals triage` has causes and levers.",
-    (_GLANCE, _HARM, _FAST, _OBJECTIVES, _WHERE, _ENDS, _ASKED),
+    (_GLANCE, _HARM, _FAST, _WHERE, _ENDS, _ASKED, _DETAILS),
 )

@@ -9,6 +9,9 @@ from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery, Holds, S
 from kvitals.rules.loader import ROOT, Knowledge
 from kvitals.rules.model import Rule, Severity
 
+_RULES_STEP = "2m"
+"""Between two points of the panels with a row for each rule, which read several signals of all engines each."""
+
 _ORDER: dict[Severity, int] = {"page": 0, "ticket": 1, "info": 2}
 
 _COUNTS = BoardRow(
@@ -120,7 +123,7 @@ def board(knowledge: Knowledge) -> Board:
         "status",
         "Status wall",
         "Is every engine reachable, and which has a problem? For causes, proof and levers ask `kvitals triage`.",
-        (_COUNTS, _wrong(core, others, _own(knowledge)), _ENGINES),
+        (_COUNTS, _wrong(core), _ENGINES, *_wrong_besides(others, _own(knowledge))),
     )
 
 
@@ -130,29 +133,32 @@ def _own(knowledge: Knowledge) -> list[Rule]:
     return [knowledge.rules[code] for code in sorted(codes)]
 
 
-def _wrong(core: list[Rule], others: list[Rule], own: list[Rule]) -> BoardRow:
-    note = "Prometheus does not separate “no” from “unknown”; `kvitals triage` does, and names the cause and the lever."
-    asked = [
-        ("Core rules: engines on which each holds", "Which core rule holds, and on how many engines?", core),
-        (
-            "Other causes and symptoms of severity page",
-            "Which other cause or symptom of severity page holds?",
-            [rule for rule in others if rule not in own],
-        ),
-        ("Rules of your own: engines on which each holds", "Which rule of your own holds?", own),
-    ]
-    panels = tuple(_rules(title, question, rules, note) for title, question, rules in asked if rules)
-    return BoardRow("Rules that hold", panels)
+def _wrong(core: list[Rule]) -> BoardRow:
+    question = "Which core rule holds, and on how many engines?"
+    return BoardRow("Rules that hold", (_rules("Core rules: engines on which each holds", question, core),))
 
 
-def _rules(title: str, question: str, rules: list[Rule], note: str) -> States:
+def _wrong_besides(others: list[Rule], own: list[Rule]) -> tuple[BoardRow, ...]:
+    """Rows of rules that are not of the core, where there are any; the user's own are open."""
+    title = "Other causes and symptoms of severity page"
+    more = _rules(title, "Which other cause or symptom of severity page holds?", [r for r in others if r not in own])
+    mine = _rules("Rules of your own: engines on which each holds", "Which rule of your own holds?", own)
+    rows = BoardRow("Rules of your own", (mine,)), BoardRow("Other rules of severity page", (more,), closed=True)
+    return tuple(one for one in rows if one.panels[0].lines)
+
+
+_NOTE = "Prometheus does not separate “no” from “unknown”; `kvitals triage` does, and names the cause and the lever."
+
+
+def _rules(title: str, question: str, rules: list[Rule]) -> States:
     return States(
         title=title,
         question=question,
         lines=tuple(PanelLine(Holds(r.code), f"{r.code} {r.title}") for r in rules),
         words=((0, "no"),),
         severities=tuple(r.severity for r in rules),
-        note=note,
+        note=_NOTE,
         width=24,
         height=2 + len(rules),
+        least_step=_RULES_STEP,
     )

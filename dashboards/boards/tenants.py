@@ -73,7 +73,7 @@ _ROUTER = BoardRow(
         LinePanel(
             title="Request rate by engine",
             question="How many requests does each engine get?",
-            lines=(PanelLine(rate("kvitals_requests_finished_total"), "{{engine}}"),),
+            lines=(engine_signal("finished_per_second"),),
             unit="reqps",
             stacked=True,
         ),
@@ -93,18 +93,6 @@ _ROUTER = BoardRow(
 _TENANTS = BoardRow(
     "Tenants",
     (
-        LinePanel(
-            title="TTFT p99 by tenant",
-            question="How long do a tenant's first tokens take?",
-            lines=(
-                PanelLine(
-                    percentile(0.99, "kvitals_tenant_ttft_seconds", "tenant", scope="fleet"),
-                    "{{tenant}} p99",
-                ),
-            ),
-            by=("TEN03",),
-            exemplars=True,
-        ),
         LinePanel(
             title="Token throughput by tenant",
             question="Whose tokens does an engine compute?",
@@ -164,16 +152,6 @@ _TENANTS = BoardRow(
             ),
             by=("TEN07", "TEN08"),
             highest=1,
-        ),
-        LinePanel(
-            title="ITL p99 by tenant",
-            question="What is each tenant's ITL?",
-            lines=(
-                PanelLine(
-                    percentile(0.99, "kvitals_tenant_itl_seconds", "tenant", scope="fleet"),
-                    "{{tenant}} p99",
-                ),
-            ),
         ),
     ),
 )
@@ -250,9 +228,38 @@ _FAIR = BoardRow(
     ),
 )
 
+_LATENCY = BoardRow(
+    "Latency by tenant",
+    (
+        LinePanel(
+            title="TTFT p99 by tenant",
+            question="How long do a tenant's first tokens take?",
+            lines=(
+                PanelLine(
+                    percentile(0.99, "kvitals_tenant_ttft_seconds", "tenant", scope="fleet"),
+                    "{{tenant}} p99",
+                ),
+            ),
+            by=("TEN03",),
+            exemplars=True,
+        ),
+        LinePanel(
+            title="ITL p99 by tenant",
+            question="What is each tenant's ITL?",
+            lines=(
+                PanelLine(
+                    percentile(0.99, "kvitals_tenant_itl_seconds", "tenant", scope="fleet"),
+                    "{{tenant}} p99",
+                ),
+            ),
+        ),
+    ),
+    closed=True,
+)
+
 BOARD = Board(
     "tenants",
     "Routing and tenants",
     "Does routing find the caches? Which tenants wait, which have no hits, and which tenant causes it?",
-    (_ROUTER, _TENANTS, _FAIR),
+    (_ROUTER, _TENANTS, _FAIR, _LATENCY),
 )

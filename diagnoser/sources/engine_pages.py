@@ -29,7 +29,6 @@ LOCAL = frozenset({ENTITIES, INFO, FACT, OBJECTIVE})
 PLACE = ("cluster", "pool", "node")
 IDENTITY = ("cluster", "node", "engine")
 TARGET = ("instance", "job")
-RANK = "kvitals_rank"
 SEEN_SECONDS = 3600
 """For so long an engine that is gone is still asked about: it is down."""
 
@@ -373,11 +372,6 @@ def _first_of(alternatives: Sequence[Expr]) -> Expr:
 def _relabelled(expr: Expr, source: RawMetricSource) -> Expr:
     """With the labels that the family has, and the engine's identity."""
     map_ = source.map
-    if map_.rank_labels:
-        expr = _joined(expr, RANK, "/", map_.rank_labels)
-        expr = _replaced(expr, RANK, "$1", RANK, "/+(.*)")  # a label that is not there leaves its slash
-        expr = _replaced(expr, RANK, "$1", RANK, "(.*[^/])/+")
-        expr = _replaced(expr, RANK, "0", RANK, "")
     if map_.model_label and map_.model_label != "model":
         expr = _replaced(expr, "model", "$1", map_.model_label, "(.*)")
     for ours, alternatives in map_.series_labels.items():
@@ -389,7 +383,10 @@ def _relabelled(expr: Expr, source: RawMetricSource) -> Expr:
     for ours, value in source.metric.constant.items():
         expr = _replaced(expr, ours, value.replace("$", "$$"), "kvitals_none", "")
     if map_.rank_labels:
-        return _joined(expr, "engine", "/", ("instance", RANK))
+        # Each call costs as much as a series' rate, so there are few. A label that is not there leaves its slash.
+        expr = _joined(expr, "engine", "/", ("instance", *map_.rank_labels))
+        expr = _replaced(expr, "engine", "$1/$2$3", "engine", "(.+)/(?:/([^/]+)|([^/]+)/)")
+        return _replaced(expr, "engine", "$1/0", "engine", "(.+)//")
     return _replaced(expr, "engine", "$1", "instance", "(.*)")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kvitals.dashboards.board_files import panels_of
 from kvitals.dashboards.queries import WINDOW
 from tests.support import grafana
 
@@ -24,6 +25,7 @@ class Asked:
     expr: str
     instant: bool
     least_step: float  # seconds
+    closed: bool = False  # whether Grafana sends it only when somebody opens its row
 
     @property
     def place(self) -> str:
@@ -32,8 +34,7 @@ class Asked:
     def filled(self, step: float, cluster: str = ".*", engine: str = ".*") -> str:
         """The query as Grafana sends it. `step`: seconds, of a range; no shorter than the query's least step."""
         expr = self.expr.replace("$cluster", cluster).replace("$engine", engine).replace("$tenant", ".*")
-        window = grafana.rate_interval(max(step, self.least_step), self.least_step)
-        return expr.replace(WINDOW, f"{window:g}s")
+        return expr.replace(WINDOW, f"{max(step, self.least_step):g}s")
 
     def parameters(self, start: float, end: float, step: float, **chosen: str) -> tuple[str, dict[str, str]]:
         """The path below /api/v1 and the form. `chosen`: see `filled`."""
@@ -45,18 +46,31 @@ class Asked:
 
 def asked(boards: dict[str, dict[str, Any]]) -> list[Asked]:
     """Every query of every panel."""
+    found = []
+    for path, board in boards.items():
+        name, shown = path.split("/")[-1].removesuffix(".json"), {panel["id"] for panel in board["panels"]}
+        for panel in panels_of(board):
+            closed = panel["id"] not in shown
+            for t in panel["targets"]:
+                least = grafana.seconds(t["interval"])
+                found.append(Asked(name, panel["title"], t["refId"], t["expr"], t["instant"], least, closed))
+    return found
+
+
+def marks_asked(boards: dict[str, dict[str, Any]]) -> list[Asked]:
+    """Every query of the marks on a board's panels, which Grafana sends with each load."""
     return [
         Asked(
             path.split("/")[-1].removesuffix(".json"),
-            panel["title"],
-            t["refId"],
+            mark["name"],
+            "mark",
             t["expr"],
-            t["instant"],
+            False,
             grafana.seconds(t["interval"]),
         )
         for path, board in boards.items()
-        for panel in board["panels"]
-        for t in panel.get("targets", [])
+        for mark in board["annotations"]["list"]
+        for t in [mark["target"]]
     ]
 
 

@@ -48,7 +48,9 @@ def violations(board: dict[str, Any]) -> list[str]:
 def _panel(panel: dict[str, Any]) -> Iterator[str]:
     where = f"panel {panel.get('title')!r}"
     if panel.get("type") == "row":
-        yield from _against(("row",), panel, where)
+        yield from _against(("row",), {**panel, "panels": []}, where)
+        for inside in panel.get("panels", []):
+            yield from _panel(inside)
         return
     kind = _KINDS.get(panel.get("type", ""), panel.get("type", ""))
     if kind not in _schemas()["panels"]:

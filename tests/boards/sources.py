@@ -111,6 +111,7 @@ def _looped(knowledge: Knowledge) -> Replayed:
     values = np.array([course.at(since) for course in loop.courses])
     for i, at in enumerate(start + since):
         group.append(float(at), [column for column in columns if column is not None], values[:, i].tolist())
+        pipeline.look(float(at))
     pipeline.observe(_LOOP_END)
     return Replayed(LOOPED, pipeline, _LOOP_END - 300, _LOOP_END)
 

@@ -122,7 +122,7 @@ def compared(knowledge: Knowledge, judged: list[Judged], server: Prometheus, kin
 
 
 def _board(queries: Queries, name: str, cluster: str) -> str:
-    expr = queries.signal(name).expr.replace("$cluster", cluster)
+    expr = queries.signal(name, now=True).expr.replace("$cluster", cluster)
     return expr.replace("$engine", ".*").replace("$tenant", ".*").replace(WINDOW, "1m")
 
 

@@ -4,6 +4,7 @@ pages at real speed."""
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -11,15 +12,16 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvitals.dashboards.alerts_files import without_agents
+from kvitals.dashboards.alerts_files import Groups, with_agents, without_agents
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_yaml import dump
+from kvitals.dashboards.board_files import panels_of
 from kvitals.rules.loader import load
 from tests.boards import manifest
 from tests.boards.asking import Asked, Series, asked, draws, series
@@ -58,7 +60,7 @@ _COMMAND = (sys.executable, "-m", "kvitals.ui.cli.main")
 class Live:
     """What runs, and when it had run long enough."""
 
-    server: Prometheus
+    server: Prometheus  # scrapes the agent and the engines, and records signals
     bare: Prometheus  # scrapes the engines alone, and records families of their pages
     agent: str  # URL
     ports: dict[str, int]
@@ -87,10 +89,13 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         stack.enter_context(_running(folder, *run))
         _wait_for(f"http://127.0.0.1:{api}/-/ready")
         try:
-            server = stack.enter_context(prometheus(_made(folder, "with"), _config(scraped)))
-            bare = stack.enter_context(
-                prometheus(_made(folder, "without"), _config({"engines": scraped["engines"]}) + _rules(folder))
-            )
+            options = Options(scrape_seconds=SCRAPE_SECONDS)
+            agents, engines = with_agents(load(), options)[0], without_agents(load(), options)[0]
+            place = _made(folder, "with")
+            server = stack.enter_context(prometheus(place, _config(scraped) + _rules(place, agents)))
+            place = _made(folder, "without")
+            only = {"engines": scraped["engines"]}
+            bare = stack.enter_context(prometheus(place, _config(only) + _rules(place, engines)))
         except RuntimeError as error:
             pytest.fail(str(error))
         time.sleep(SECONDS)
@@ -110,9 +115,8 @@ def _config(scraped: dict[str, list[str]]) -> str:
     )
 
 
-def _rules(folder: Path) -> str:
-    """The rules for engines without agents, and the part of a configuration that loads them."""
-    recording, _, _ = without_agents(load(), Options(scrape_seconds=SCRAPE_SECONDS))
+def _rules(folder: Path, recording: Groups) -> str:
+    """The part of a configuration that loads rules."""
     (folder / "recording.yaml").write_text(dump(recording))
     return f"rule_files: [{folder / 'recording.yaml'}]\n"
 
@@ -170,13 +174,18 @@ def _of_agents(built: dict[str, Any]) -> set[str]:
     return {
         f"{Path(path).stem}: {panel['title']}"
         for path, board in built.items()
-        for panel in board["panels"]
-        if "Needs an agent" in panel.get("description", "")
+        for panel in panels_of(board)
+        if "Needs an agent" in panel["description"]
     }
 
 
 def _rates(built: dict[str, Any]) -> dict[tuple[str, str, str], Asked]:
-    return {(q.board, q.panel, q.ref): q for q in asked(built) if (q.board, q.panel) in RATES}
+    return {(q.board, q.panel, q.ref): _latest(q) for q in asked(built) if (q.board, q.panel) in RATES}
+
+
+def _latest(query: Asked) -> Asked:
+    """A recorded signal as it is at each moment: the worst minute is the one in which agent and server began."""
+    return replace(query, expr=re.sub(r"^m\w+_over_time\((kvitals:.*)\[[^]]*\]\)$", r"\1", query.expr))
 
 
 def _levels(found: Series, engine: str) -> dict[tuple[tuple[str, str], ...], float]:

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from kvitals.dashboards.board_files import panels_of
 from tests.boards.grafana_schema import violations
 
 Break = Callable[[dict[str, Any]], Any]
 
 
 def first(board: dict[str, Any], kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(panel for panel in board["panels"] if panel["type"] == kind)
+    panels = [*panels_of(board), *board["panels"]]
+    found: dict[str, Any] = next(panel for panel in panels if panel["type"] == kind)
     return found
 
 

@@ -21,20 +21,24 @@ HEALTHY_POOLS = ("vision", "edge")
 
 @dataclass(frozen=True)
 class PlannedIncident:
-    """A recorded incident. causes: the codes of which a message about it names one."""
+    """A recorded incident. causes: the codes of which a message about it names one; needs_agent: without agents a
+    message cannot name it and says that it was not checked."""
 
     recording: str  # below the root of the tree, without its suffix
     pool: str
     causes: frozenset[str]
     lap: float = LAP_SECONDS
+    needs_agent: bool = False
 
     @property
     def name(self) -> str:
         return self.recording.rpartition("/")[2]
 
 
-def _plan(pool: str, recording: str, *causes: str, lap: float = LAP_SECONDS) -> PlannedIncident:
-    return PlannedIncident(recording, pool, frozenset(causes), lap)
+def _plan(
+    pool: str, recording: str, *causes: str, lap: float = LAP_SECONDS, needs_agent: bool = False
+) -> PlannedIncident:
+    return PlannedIncident(recording, pool, frozenset(causes), lap, needs_agent)
 
 
 _RECORDED, _OTHERS = "tests/captures/incidents/", "tests/captures/others/"
@@ -50,7 +54,7 @@ INCIDENTS = (
     _plan("batch", _OTHERS + "dynamo_overload", "SCH01", "SCH10"),
     _plan("batch", _RECORDED + "batch_fills_kv-1", "KVC01", lap=SHORT_LAP_SECONDS),
     _plan("docs", _OTHERS + "long_prompts", "SCH09"),
-    _plan("docs", _RECORDED + "lora_slots-1", "LOR01", lap=SHORT_LAP_SECONDS),
+    _plan("docs", _RECORDED + "lora_slots-1", "LOR01", lap=SHORT_LAP_SECONDS, needs_agent=True),
 )
 HEALTHY = {"vllm": "app/demo/healthy", "sglang": _OTHERS + "sglang_healthy"}
 

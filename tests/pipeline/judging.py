@@ -183,6 +183,11 @@ def is_about(said: Subject, address: str, incident: PlannedIncident) -> bool:
     return said.pool == incident.pool and said.code in incident.causes
 
 
+def not_checked(body: Mapping[str, Any], incident: PlannedIncident) -> bool:
+    """Whether a notice names no cause and says that the incident's was not checked."""
+    return not body["code"] and any(code in text for text in body["unknown"] for code in incident.causes)
+
+
 def _incidents(stack: Stack, verdict: Verdict) -> None:
     """A row for each incident: its truth, its messages, and when its cause was named first."""
     for engine in stack.engines:
@@ -191,14 +196,21 @@ def _incidents(stack: Stack, verdict: Verdict) -> None:
         mine = [m for m in stack.webhook.messages if is_about(of_notice(m.body), engine.address, incident)]
         codes = [of_notice(m.body).code for m in mine]
         began = stack.started + engine.onset
-        right = [m.at for m, code in zip(mine, codes, strict=True) if code in incident.causes and m.at >= began]
+        blind = stack.raw and incident.needs_agent
+        right = [
+            m.at
+            for m, code in zip(mine, codes, strict=True)
+            if m.at >= began and (not_checked(m.body, incident) if blind else code in incident.causes)
+        ]
         after = f"{right[0] - stack.started - engine.onset:.0f} s" if right else "-"
+        after += " (not checked)" if blind and right else ""
         told = " ".join(dict.fromkeys(code or "-" for code in codes)) or "silent"
         verdict.table.append(
             (incident.pool, incident.name, " ".join(sorted(incident.causes)), told, f"{len(mine)}", after)
         )
         if not right:
-            verdict.wrong.append(f"{incident.name} ({incident.pool}): no message names its cause")
+            wanted = "says that its cause was not checked" if blind else "names its cause"
+            verdict.wrong.append(f"{incident.name} ({incident.pool}): no message {wanted}")
 
 
 def _links(stack: Stack, verdict: Verdict) -> None:

@@ -47,7 +47,7 @@ Answers = dict[str, list[dict[str, Any]]]
 
 def shoot(folder: Path, board: dict[str, Any], sources: Sequence[Replayed]) -> tuple[Path, list[str]]:
     """A picture of a board, as wide as a laptop, and the titles of panels that draw on none of the sources."""
-    name = board["uid"]
+    name, board = board["uid"], opened(board)
     drawn = {panel["id"]: _panel(panel, sources) for panel in board["panels"]}
     told = {
         "board": board,
@@ -62,6 +62,23 @@ def shoot(folder: Path, board: dict[str, Any], sources: Sequence[Replayed]) -> t
     subprocess.run(["chromium", *options, *size, f"file://{page}"], check=True, capture_output=True, timeout=120)
     empty = [p["title"] for p in board["panels"] if p.get("targets") and not _draws(drawn[p["id"]][0])]
     return picture, empty
+
+
+def opened(board: dict[str, Any]) -> dict[str, Any]:
+    """The board as it is once every row is opened."""
+    panels: list[dict[str, Any]] = []
+    down = 0
+    for panel in board["panels"]:
+        panels.append(_lower({**panel, "panels": []} if panel["type"] == "row" else panel, down))
+        inside = panel.get("panels", [])
+        panels += [_lower(one, down) for one in inside]
+        if inside:
+            down += max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in inside) - panel["gridPos"]["y"] - 1
+    return {**board, "panels": panels}
+
+
+def _lower(panel: dict[str, Any], down: int) -> dict[str, Any]:
+    return {**panel, "gridPos": {**panel["gridPos"], "y": panel["gridPos"]["y"] + down}}
 
 
 def _panel(panel: dict[str, Any], sources: Sequence[Replayed]) -> tuple[Answers, Replayed]:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from kvitals.dashboards import boards, generate
+from kvitals.dashboards.alerts_files import with_agents
+from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.boards.board import Board, BoardRow, build
 from kvitals.dashboards.panels import (
     JUST_ABOVE_ZERO,
@@ -80,10 +82,18 @@ def named(name: str, **labels: str) -> dict[str, str]:
     return {METRIC_NAME: name, **labels}
 
 
-def test_a_changed_signal_changes_the_board(knowledge: Knowledge) -> None:
-    before = boards.files(knowledge, RUNBOOKS)
+def test_a_changed_signal_changes_what_is_recorded_and_no_board_has_a_second_definition(knowledge: Knowledge) -> None:
+    before, recorded = boards.files(knowledge, RUNBOOKS), with_agents(knowledge, Options())[0]
     signal = knowledge.signals["kv_usage_p90"]
     knowledge.signals["kv_usage_p90"] = msgspec.structs.replace(signal, expr=signal.expr.replace("0.9", "0.95"))
+    assert boards.files(knowledge, RUNBOOKS) == before
+    assert with_agents(knowledge, Options())[0] != recorded
+
+
+def test_a_changed_meaning_of_a_signal_changes_the_board(knowledge: Knowledge) -> None:
+    before = boards.files(knowledge, RUNBOOKS)
+    signal = knowledge.signals["kv_usage_p90"]
+    knowledge.signals["kv_usage_p90"] = msgspec.structs.replace(signal, meaning="Another.")
     assert boards.files(knowledge, RUNBOOKS) != before
 
 
@@ -152,33 +162,44 @@ def test_colours_follow_the_rules_comparison(op: str, limit: float, expected: li
 
 
 def test_zero_too_little_and_nothing_are_three_things(queries: Queries) -> None:
-    expr = queries.signal("prefix_hit_ratio").expr
-    query, hit = named("kvitals_prefix_query_tokens_total"), named("kvitals_prefix_hit_tokens_total")
-    assert value(expr, Source((query, 0, 100), (hit, 0, 80))) == [pytest.approx(0.8)]
-    assert value(expr, Source((query, 0, 100), (hit, 0, 0))) == [0.0]
-    (too_little,) = value(expr, Source((query, 0, 1), (hit, 0, 0)))
+    expr = queries.signal("prefix_hit_ratio", now=True).expr
+    query, recorded = named("kvitals_prefix_query_tokens_total"), named("kvitals:prefix_hit_ratio")
+    assert value(expr, Source((query, 0, 100), (recorded, 0.8, 0))) == [pytest.approx(0.8)]
+    assert value(expr, Source((query, 0, 100), (recorded, 0, 0))) == [0.0]
+    (too_little,) = value(expr, Source((query, 0, 1)))
     assert np.isnan(too_little)
     assert value(expr, Source((named("kvitals_target_up"), 1, 0))) == []
 
 
 def test_a_rule_is_counted_over_engines(queries: Queries) -> None:
     expr = queries.firing("TEL01").expr
-    up, down = named("kvitals_target_up", engine="a"), named("kvitals_target_up", engine="b")
-    assert value(expr, Source((up, 1, 0), (down, 0, 0))) == [1.0]
-    assert value(expr, Source((up, 1, 0), (down, 1, 0))) == [0.0]
+    known = named("kvitals_target_up", engine="a"), 1.0, 0.0
+    up, down = named("kvitals:target_up", engine="a"), named("kvitals:target_up", engine="b")
+    assert value(expr, Source(known, (up, 1, 0), (down, 0, 0))) == [1.0]
+    assert value(expr, Source(known, (up, 1, 0), (down, 1, 0))) == [0.0]
     assert value(expr, Source((named("kvitals_requests_running"), 1, 0))) == []
 
 
 def test_every_signal_and_every_rule_can_be_on_a_board(queries: Queries) -> None:
     for name in KNOWLEDGE.signals:
         readable(queries.signal(name).expr)
+        readable(queries.signal(name, now=True).expr)
     for code in KNOWLEDGE.rules:
         readable(queries.firing(code).expr)
 
 
-def test_slow_signals_keep_their_window(queries: Queries) -> None:
-    assert "[15m]" in queries.signal("restarts").expr
-    assert "[$__rate_interval]" in queries.signal("kv_usage_p90").expr
+def test_a_point_of_a_longer_range_is_the_worst_minute_of_its_step(queries: Queries) -> None:
+    selected = '{cluster=~"$cluster", engine=~"$engine|"}'
+    assert (
+        queries.signal("ttft_p99_seconds").expr == f"max_over_time(kvitals:ttft_p99_seconds{selected}[$__interval:1m])"
+    )
+    assert (
+        queries.signal("prefix_hit_ratio").expr == f"min_over_time(kvitals:prefix_hit_ratio{selected}[$__interval:1m])"
+    )
+    assert queries.signal("slots").expr == f"kvitals:slots{selected}"  # has no worse end
+    assert queries.family("sum by ($scope) (rate(kvitals_generation_tokens_total[$window]))", "count").expr.endswith(
+        "[$__interval]))"
+    )
 
 
 @pytest.mark.parametrize(
@@ -243,12 +264,10 @@ def test_what_is_of_a_node_is_shown_whatever_engine_is_chosen(queries: Queries) 
     assert list(found.values) == [5.0]
 
 
-def test_a_query_that_nobody_could_edit_reads_the_recorded_signal(queries: Queries) -> None:
-    assert queries.signal("aborted_per_request").expr == (
-        'kvitals:aborted_per_request{cluster=~"$cluster", engine=~"$engine|"}'
-    )
+def test_every_query_is_one_that_a_person_can_edit(queries: Queries) -> None:
     for name in KNOWLEDGE.signals:
         assert len(queries.signal(name).expr) <= MAX_QUERY, name
+        assert len(queries.signal(name, now=True).expr) <= MAX_QUERY, name
     for code in KNOWLEDGE.rules:
         assert len(queries.firing(code).expr) <= MAX_QUERY, code
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from kvitals.dashboards import boards, generate, reference
+from kvitals.dashboards.board_files import panels_of
 from kvitals.dashboards.boards.board import ALERTS
 from kvitals.dashboards.grafana import DATASOURCE
-from kvitals.dashboards.panels import NO_DATA, SEVERITY_COLOR
+from kvitals.dashboards.panels import NO_DATA, NOT_RECORDED, SEVERITY_COLOR
 from kvitals.dashboards.queries import readable
 from kvitals.rules.loader import SIGNAL_PREFIX, family_of, load
 from kvitals.series.promql import names
@@ -30,12 +31,12 @@ LAPTOP = 24 / 4
 
 
 def _panels(names: list[str]) -> list[Any]:
-    return [
-        pytest.param(panel, id=f"{name}-{panel['title']}")
-        for name in names
-        for panel in BOARDS[name]["panels"]
-        if panel["type"] not in ("row", "text")
-    ]
+    return [pytest.param(panel, id=f"{name}-{panel['title']}") for name in names for panel in panels_of(BOARDS[name])]
+
+
+def everything(board: dict[str, Any]) -> list[dict[str, Any]]:
+    """Panels and headlines."""
+    return [*(panel for panel in board["panels"] if panel["type"] == "row"), *panels_of(board)]
 
 
 PANELS = _panels(list(BOARDS))
@@ -123,14 +124,15 @@ def test_what_a_value_leads_to_is_there() -> None:
 @for_each("name", BOARDS)
 def test_panels_have_ids_of_their_own_and_do_not_overlap(name: str) -> None:
     panels = BOARDS[name]["panels"]
-    ids = [p["id"] for p in panels]
+    ids = [p["id"] for p in everything(BOARDS[name])]
     assert len(set(ids)) == len(ids)
-    places = [p["gridPos"] for p in panels]
-    assert all(p["x"] >= 0 and p["w"] >= LAPTOP and p["h"] > 0 and p["x"] + p["w"] <= 24 for p in places)
-    for a, b in itertools.combinations(places, 2):
-        apart_x = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
-        apart_y = a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
-        assert apart_x or apart_y, (a, b)
+    for shown in (panels, *(p["panels"] for p in panels if p["type"] == "row")):
+        places = [p["gridPos"] for p in shown]
+        assert all(p["x"] >= 0 and p["w"] >= LAPTOP and p["h"] > 0 and p["x"] + p["w"] <= 24 for p in places)
+        for a, b in itertools.combinations(places, 2):
+            apart_x = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
+            apart_y = a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
+            assert apart_x or apart_y, (a, b)
 
 
 @for_each("name", BOARDS)
@@ -145,7 +147,7 @@ def test_variables_and_marks_can_be_asked(name: str) -> None:
     for expr in asked:
         for label in ("model", "role", "namespace", "pod", "job"):
             expr = expr.replace(f"${label}", ".*")
-        assert all(family_of(n, KNOWLEDGE.families) for n in names(readable(expr)))
+        assert all(known(n) for n in names(readable(expr)))
 
 
 @for_each("panel", PANELS)
@@ -155,7 +157,8 @@ def test_a_panel_names_its_metric_and_explains_itself(panel: dict[str, Any]) -> 
     assert len(panel["description"]) > 40
     defaults = panel["fieldConfig"]["defaults"]
     assert defaults["unit"]
-    assert defaults["noValue"] == NO_DATA
+    recorded = any(names(readable(expr)) & RECORDED for expr in queries(panel))
+    assert defaults["noValue"] == (NOT_RECORDED if recorded else NO_DATA)
     special = {m["options"]["match"]: m["options"]["result"]["text"] for m in defaults["mappings"][-2:]}
     assert special == {"nan": "too little traffic", "null": "no data"}
     assert panel["datasource"] == DATASOURCE
@@ -226,13 +229,21 @@ SEARCHED = (
 
 @for_each("words", SEARCHED)
 def test_what_people_search_for_is_in_titles(words: str) -> None:
-    titles = [panel["title"] for board in BOARDS.values() for panel in board["panels"]]
+    titles = [panel["title"] for board in BOARDS.values() for panel in panels_of(board)]
     assert any(words.lower() in title.lower() for title in titles)
 
 
 @for_each("name", BOARDS)
+def test_no_panel_that_is_open_reads_buckets_over_time(name: str) -> None:
+    """60 engines have thousands of buckets: a load would read a million samples of them."""
+    for panel in BOARDS[name]["panels"]:
+        for target in panel.get("targets", []):
+            assert target["instant"] or "_bucket" not in target["expr"], panel["title"]
+
+
+@for_each("name", BOARDS)
 def test_titles_of_a_board_differ(name: str) -> None:
-    titles = [panel["title"] for panel in BOARDS[name]["panels"]]
+    titles = [panel["title"] for panel in everything(BOARDS[name])]
     assert len(set(titles)) == len(titles)
     assert not [title for title in titles if title.endswith("?")]
 

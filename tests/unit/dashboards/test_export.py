@@ -125,8 +125,8 @@ def test_boards_of_an_installation_are_readable_and_select() -> None:
         if not name.startswith("boards/"):
             continue
         board = json.loads(text)
-        for panel in board["panels"]:
-            for target in panel.get("targets", ()):
+        for panel in board_files.panels_of(board):
+            for target in panel["targets"]:
                 for node in readable(target["expr"]).walk():
                     if isinstance(node, Selector) and not node.name.startswith(OURS):
                         assert "env" in {one.name for one in node.matchers}, (name, target["expr"])

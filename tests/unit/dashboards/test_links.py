@@ -16,8 +16,9 @@ import pytest
 import yaml
 
 from kvitals.agent.collectors.page_parser import PageParser
+from kvitals.dashboards.alerts_burn import RATES
+from kvitals.dashboards.board_files import panels_of
 from kvitals.dashboards.generate import GENERATED
-from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS
 from kvitals.series.promql import Vector, evaluate, evaluate_range, parse
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
 from tests.support import grafana
@@ -76,14 +77,14 @@ class Raw:
 
 
 class Recorded(Raw):
-    """The same with the families that the rules for engines without agents record of the pages."""
+    """The same with the families and signals that the rules for engines without agents record of the pages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.recorded: list[Frame] = []
         path = GENERATED / "prometheus/engines/recording.yaml"
         for group in yaml.load(path.read_text(), yaml.CSafeLoader)["groups"]:
-            for rule in group["rules"] if group["name"] in (FAMILIES, HISTOGRAMS) else ():
+            for rule in group["rules"] if group["name"] != RATES else ():
                 self.recorded += self._frames(rule)
 
     def _frames(self, rule: dict[str, Any]) -> list[Frame]:
@@ -154,13 +155,13 @@ def fields(panel: dict[str, Any]) -> set[str]:
 
 def links_of_values() -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
     for board in boards().values():
-        for panel in board["panels"]:
+        for panel in panels_of(board):
             for label in fields(panel):
                 yield board, panel, label
 
 
 def asked(expr: str, engine: str = ".*") -> Vector:
-    text = expr.replace("$cluster", ".*").replace("$engine", engine).replace("$__rate_interval", "1m")
+    text = expr.replace("$cluster", ".*").replace("$engine", engine).replace("$__interval", "1m")
     source = recorded()
     result = evaluate(text, source, float(source.times[-1]))
     assert isinstance(result, Vector)
@@ -184,7 +185,7 @@ def test_the_values_of_engines_without_agents_have_the_label_that_links_pass() -
 
 
 def test_the_matchers_of_boards_select_one_engine_by_what_links_pass() -> None:
-    panel = next(p for p in boards()["kvitals-engines"]["panels"] if "steps" in p.get("description", ""))
+    panel = next(p for p in panels_of(boards()["kvitals-engines"]) if "steps" in p["description"])
     for engine in ENGINES:
         assert {labels["engine"] for labels, _ in asked(panel["targets"][0]["expr"], grafana.chosen(engine))} == {
             engine

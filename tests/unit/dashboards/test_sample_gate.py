@@ -22,7 +22,7 @@ def test_every_surface_has_the_gate_of_the_compiled_signal() -> None:
             continue
         enough = sample_gate(signal.samples)
         recorded = parse(definition(signal, Options()))
-        board = parse(queries.signal(name).expr.replace("[$__rate_interval", "[1m").replace("$", ""))
+        board = parse(queries.signal(name, now=True).expr.replace("[$__interval", "[1m").replace("$", ""))
         for surface, expr in (("recording rule", recorded), ("board", board), ("source", compile_signal(signal).gated)):
             if isinstance(expr, Selector) and expr.name == SIGNAL_PREFIX + name:
                 continue  # a long query of a board reads the recorded signal, whose rule has the gate

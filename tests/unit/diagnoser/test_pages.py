@@ -181,3 +181,28 @@ DIFFER = {
     "replicas_removed": "who is there is told by the scrape itself, which is not a page",
 }
 """Signals that differ, and why."""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "engine"),
+    [
+        ({}, f"{ADDRESS}/0"),
+        ({"engine": "1"}, f"{ADDRESS}/1"),
+        ({"ReplicaId": "r"}, f"{ADDRESS}/r"),
+        ({"ReplicaId": "r", "engine": "1"}, f"{ADDRESS}/r/1"),
+        ({"engine": "1", "instance": "serving/chat-7f9c"}, "serving/chat-7f9c/1"),
+        ({"instance": "serving/chat-7f9c"}, "serving/chat-7f9c/0"),
+        ({"ReplicaId": "r", "instance": "serving/chat-7f9c"}, "serving/chat-7f9c/r"),
+    ],
+)
+def test_an_engine_is_named_by_its_page_and_its_ranks(ranks: dict[str, str], engine: str) -> None:
+    name = "vllm:num_requests_running"
+    frame = Frame(np.array([1.0]), np.array([[3.0]]), [Labels({METRIC_NAME: name, "instance": ADDRESS, **ranks})])
+    pages = Pages(frozenset({name}), [load_map("vllm")], None, {})
+
+    class One:
+        def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+            return [frame] if all(m.matches(frame.labels[0]) for m in matchers) else []
+
+    ((labels, value),) = evaluate(pages.leaf(Selector("kvitals_requests_running")), One(), 1.0)
+    assert (labels["engine"], value) == (engine, 3.0)

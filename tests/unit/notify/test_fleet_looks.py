@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,14 +17,20 @@ from kvitals.app.notify.diagnosis import OfFleet
 from kvitals.app.notify.finding_match import DiagnosisRequest, diagnosis_request
 from kvitals.app.notify.fleet_looks import FleetLooks, LookBudget
 from kvitals.app.notify.incident_tracker import Rules, settle
+from kvitals.app.pipeline import Setup
+from kvitals.config import Config
 from kvitals.diagnoser.sources.prometheus import ServerError
 from kvitals.rules.finding import Triage
+from kvitals.rules.loader import load
 from tests.unit.notify.notify_stage import AT, ENGINE, alert, message
+
+SETUP = Setup(load(), Config())
 
 
 class Judged:
-    def __init__(self, document: Triage, engines: Sequence[KnownEngine] = ()) -> None:
+    def __init__(self, document: Triage, engines: Sequence[KnownEngine] = (), *, agents: bool = True) -> None:
         self.document, self.engines = document, engines
+        self.survey = SimpleNamespace(agents=agents)
 
 
 async def test_messages_of_one_moment_share_a_look(full_cache: Triage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +43,7 @@ async def test_messages_of_one_moment_share_a_look(full_cache: Triage, monkeypat
         return Judged(full_cache)
 
     monkeypatch.setattr(diagnosis, "judge_server", judge)
-    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
     about = [diagnosis_request([alert()], alert().entity, AT + i / 10) for i in range(8)]
     several = [asyncio.create_task(fleet(one)) for one in about]
     await asyncio.sleep(0)
@@ -56,7 +63,7 @@ async def test_a_look_that_failed_is_not_taken_again(full_cache: Triage, monkeyp
         return answer
 
     monkeypatch.setattr(diagnosis, "judge_server", judge)
-    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
     about = diagnosis_request([alert()], alert().entity, AT)
     assert (await fleet(about)).how == "not judged: the server is away"
     assert (await fleet(about)).lead is not None
@@ -71,7 +78,7 @@ async def test_a_message_names_the_pool_of_its_engine(
     document = msgspec.structs.replace(full_cache, window=window)
     engines = [known_engine({"engine": ENGINE, "pool": "chat"}), known_engine({"engine": "other/0", "pool": "code"})]
     monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(document, engines))
-    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
     first = await settle(message(alert("ENG01")), AT, (), fleet, Rules(3600.0))
     known = list(first.incidents.values())
     last = await settle(message(alert("ENG01", "resolved")), AT + 60, known, fleet, Rules(3600.0))
@@ -84,7 +91,7 @@ async def test_a_message_names_the_pool_of_its_engine(
 async def test_an_alert_that_names_no_engine_gets_no_pool(full_cache: Triage, monkeypatch: pytest.MonkeyPatch) -> None:
     engines = [known_engine({"engine": ENGINE, "pool": "chat"})]
     monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(full_cache, engines))
-    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
     about = diagnosis_request([alert()], {"cluster": "a"}, AT)
     assert (await fleet(about)).pool == ""
 
@@ -124,7 +131,7 @@ class Server:
 
     @property
     def fleet(self) -> OfFleet:
-        return OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+        return OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
 
 
 @pytest.mark.parametrize(
@@ -225,3 +232,43 @@ async def test_looks_that_nobody_can_still_wait_for_are_dropped() -> None:
     assert [one.failed for one in asked] == [True] * 3 + [False] * fleet_looks.MAX_WAITING
     with pytest.raises(fleet_looks.TooManyLooksError, match="later ones come first"):
         await asked[0].answer
+
+
+async def test_an_engines_alert_gets_no_cause_from_its_pool_and_hears_what_was_not_checked(
+    full_cache: Triage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deferred = msgspec.structs.replace(full_cache.causes[0], code="SCH12")
+    document = msgspec.structs.replace(full_cache, causes=[deferred], symptoms=[], telemetry=[], unknown=[])
+    engines = [known_engine({"engine": ENGINE})]
+    monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(document, engines, agents=False))
+    monkeypatch.setattr(diagnosis, "server_engines", lambda *_, **__: engines)
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
+    found = await fleet(diagnosis_request([alert()], alert().entity, AT))
+    assert found.lead == deferred and found.partial and found.cause is None
+    assert [one.partition(" ")[0] for one in found.not_judged] == ["LOR01"]
+    assert found.not_judged[0].endswith("not checked, kvitals_lora_adapters_active needs the agent")
+
+
+async def test_a_comparison_that_explains_the_cause_is_told_beside_it(
+    full_cache: Triage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = full_cache.causes[0]
+    slower = msgspec.structs.replace(own, code="ENG10", explains=[own.code, "LAT01"], conclusion="Peers are faster.")
+    document = msgspec.structs.replace(full_cache, causes=[slower, own])
+    monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(document))
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
+    (notice,) = (await settle(message(alert()), AT, (), fleet, Rules(3600.0))).notices
+    assert notice.code == own.code and notice.verdict == f"{own.conclusion} Peers are faster. (ENG10)"
+
+
+@pytest.mark.parametrize("agents", [False, True])
+async def test_a_symptom_without_a_cause_lists_what_is_not_checked_without_agents(
+    full_cache: Triage, monkeypatch: pytest.MonkeyPatch, *, agents: bool
+) -> None:
+    document = msgspec.structs.replace(full_cache, causes=[], unknown=[])
+    monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(document, agents=agents))
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
+    (notice,) = (await settle(message(alert()), AT, (), fleet, Rules(3600.0))).notices
+    listed = [text for text in notice.unknown if text.startswith("causes that are not checked without agents")]
+    assert not notice.code and bool(listed) is not agents
+    assert agents or "LOR01" in listed[0]

@@ -93,6 +93,15 @@ def test_a_cause_on_the_engine_comes_before_one_on_its_pool(full_cache: Triage) 
     assert (found and found.code, of_the_pool and of_the_pool.code) == (own.code, "SCH13")
 
 
+def test_a_cause_comes_before_one_that_leaves_open_why(full_cache: Triage) -> None:
+    own = full_cache.causes[0]
+    slower = msgspec.structs.replace(own, code="ENG10")
+    document = msgspec.structs.replace(full_cache, causes=[slower, own], symptoms=[], telemetry=[], notes=[])
+    request = diagnosis_request([alert()], alert().entity, AT)
+    chosen = [lead(document, request, (), partial) for partial in ((), ("ENG10",))]
+    assert [found.code for found in chosen if found] == ["ENG10", own.code]
+
+
 @pytest.mark.parametrize("kind", ["", "symptom", "Latency"])
 def test_an_alert_without_our_kind_gets_the_first_cause(kind: str, full_cache: Triage) -> None:
     fired = alert("GPU07", kind=kind)

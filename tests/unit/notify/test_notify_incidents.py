@@ -11,6 +11,7 @@ from kvitals.app.notify import incident_tracker
 from kvitals.app.notify.incident_tracker import Rules, SettledMessage, asked_again, look_again, settle
 from kvitals.app.notify.incoming import OURS, Alert, IncomingError, read
 from kvitals.app.notify.notice import Link, Notice, links
+from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.queue import OpenIncident
 from kvitals.config import MuteTable
 from kvitals.rules.finding import Triage
@@ -95,6 +96,31 @@ async def test_a_symptom_is_no_cause_and_its_cause_follows(full_cache: Triage) -
     found = await diagnosing(full_cache)(asked_again(incident, AT + 20))
     (later,) = look_again(incident, found, AT + 20).notices
     assert (later.change, later.code, later.incident) == ("cause", "KVC01", first.incident)
+
+
+async def test_what_leaves_open_why_is_no_cause_and_the_cause_follows_once(full_cache: Triage) -> None:
+    """An incident with SCH13 or ENG10 was not looked at again, and the engine's own cause was never told."""
+    uneven = msgspec.structs.replace(full_cache.causes[0], code="SCH13", title="Load imbalance")
+    blind = ["LOR01 More adapters than slots: not checked, needs the agent"]
+    partial = Diagnosis("judged", full_cache, uneven, partial=True, not_judged=blind)
+    memory = Memory(None)
+    memory.diagnose = lambda _: finished(partial)
+    first = await memory.one(alert("LAT01"))
+    assert (first.change, first.code, first.title) == ("new", "", "Load imbalance")
+    assert first.verdict and first.unknown[0].startswith("the cause: SCH13 states what is so, not why")
+    assert first.unknown[1:2] == blind
+    (incident,) = memory.known.values()
+    assert not look_again(incident, partial, AT + 10).notices
+    found = await diagnosing(full_cache)(asked_again(incident, AT + 20))
+    (later,) = look_again(incident, found, AT + 20).notices
+    assert (later.change, later.code, later.incident) == ("cause", "KVC01", first.incident)
+    memory.known = dict(look_again(incident, found, AT + 20).incidents)
+    worse = await memory.one(alert("LAT01", severity="page"), at=AT + 60)  # a later look names the uneven pool again
+    assert (worse.code, worse.verdict) == ("KVC01", "The cause was found before: KVC01.")
+
+
+async def finished(found: Diagnosis) -> Diagnosis:
+    return found
 
 
 @pytest.mark.parametrize("symptom", [False, True])

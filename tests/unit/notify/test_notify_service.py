@@ -517,6 +517,26 @@ async def test_a_cause_that_shows_later_is_told(
     assert second["links"] and second["explains"]
 
 
+async def test_what_leaves_open_why_is_looked_at_until_the_cause_is_known(
+    full_cache: Triage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "AGAIN_SECONDS", (0.01, 0.02))
+    own, looks = full_cache.causes[0], []
+    slower = msgspec.structs.replace(own, code="ENG10")
+
+    async def diagnose(about: DiagnosisRequest) -> Diagnosis:
+        looks.append(about)
+        known = len(looks) > 6
+        return Diagnosis("judged", full_cache, own if known else slower, partial=not known)
+
+    async with stand() as there, running(table(tmp_path, WebhookTarget(url=there.url)), None, diagnose) as (_, url):
+        await post(url, body(alert("LAT01")))
+        await there.count(2)
+        await asyncio.sleep(0.2)
+    assert [told["code"] for _, _, told in there.came] == ["", "KVC01"]
+    assert len(looks) == 7
+
+
 async def test_it_is_not_looked_at_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "AGAIN_SECONDS", (0.0, 0.0, 0.0))
     looks = []

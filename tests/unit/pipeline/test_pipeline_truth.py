@@ -11,7 +11,7 @@ import pytest
 from kvitals.series.types import METRIC_NAME, Labels
 from tests.fleet.loops import Course, Loop
 from tests.pipeline.incidents import HEALTHY_POOLS, INCIDENTS, PlannedIncident
-from tests.pipeline.judging import Subject, Truth, is_about, of_notice, of_pagerduty, of_slack
+from tests.pipeline.judging import Subject, Truth, is_about, not_checked, of_notice, of_pagerduty, of_slack
 from tests.pipeline.looped import EnginePage, LoopedEngine, LoopTable, agent_pages
 
 SICK, WELL = "10.0.0.1:8000", "10.0.0.2:8000"
@@ -116,3 +116,11 @@ def test_an_engine_keeps_its_name_when_its_fault_begins(recorded: str) -> None:
     page = EnginePage(engine, started=0.0)
     for seconds in (24.0, 26.0):
         assert any(line.startswith(f'kvitals_g{{engine="{engine.address}/0"}}') for line in page.lines(seconds))
+
+
+def test_a_cause_that_needs_an_agent_is_told_as_not_checked() -> None:
+    incident = PlannedIncident("docs/lora", "docs", frozenset({"LOR01"}), needs_agent=True)
+    told = "causes that are not checked without agents: LOR01, TEN02"
+    assert not_checked({"code": "", "unknown": ["the cause: ...", told]}, incident)
+    assert not not_checked({"code": "SCH12", "unknown": [told]}, incident)
+    assert not not_checked({"code": "", "unknown": []}, incident)
