@@ -33,8 +33,8 @@ def test_a_reason_comes_back() -> None:
 @pytest.mark.parametrize(
     ("work", "said"),
     [
-        (tasks.fill_memory, "takes more than 256 MB of memory"),
-        (tasks.large_result, "takes more than 256 MB of memory"),
+        (tasks.fill_memory, "takes more than 320 MB of memory"),
+        (tasks.large_result, "takes more than 320 MB of memory"),
         (tasks.fail, "the log has the reason"),
     ],
 )
