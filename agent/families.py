@@ -55,6 +55,9 @@ FEW_SERIES = 500
 REFUSED_SECONDS = 60.0
 """After so long, columns that the window's cap refused are asked for again."""
 
+STATUS_BYTES = 100_000
+"""What a target's page leaves to the series about the target itself: one engine has 60 of them."""
+
 MAX_UNKNOWN = 50
 """Unknown names that are said one by one."""
 
@@ -171,7 +174,7 @@ class Translator:
         maps: Sequence[EngineMap],
         prefixes: Mapping[str, str] | None = None,
     ) -> None:
-        self._group: SeriesGroup = window.group(key)
+        self._group: SeriesGroup = window.group(key, key, STATUS_BYTES)
         self._group.name_series = MAX_NAME_SERIES
         self.identity = identity
         self._maps = maps

@@ -36,6 +36,19 @@ TRIMMING_SHARE = 0.2
 TRIM_SECONDS = 30.0
 """Between two times: each takes 3 ms, and some more for what is given back."""
 
+SERIES_BASE_BYTES, SERIES_TARGET_BYTES = 64 << 20, 1 << 20
+"""What the series of all targets may take in the window, and more of it for each target. An engine has 700 series: at
+5 s and half an hour, 2 MB of samples and 0.7 MB of label sets."""
+
+PAGES_BASE_BYTES, PAGES_TARGET_BYTES = 48 << 20, 512 << 10
+"""What is kept of the last page of all targets. An engine's takes 1 MB, that of 64 engines 40."""
+
+BODIES_BASE_BYTES, BODIES_TARGET_BYTES = 20 << 20, 256 << 10
+"""Pages of all targets that are being read or wait."""
+
+SERIES_SHARE = 0.4
+"""Of the limit, what the series of all targets may take where it was configured, and at most where it was not."""
+
 _MAX_FILE = 4096
 
 
@@ -65,6 +78,16 @@ class MemoryLimit:
         if used > TRIMMING_SHARE * self.limit and time.monotonic() - self._trimmed > TRIM_SECONDS:
             self._trimmed = time.monotonic()
             trim()
+
+    def shares(self, targets: int, configured: bool) -> tuple[int, int, int]:
+        """Bytes that all targets share: series in the window, what is kept of pages, pages that wait. configured: the
+        limit was, so there may be more than the least."""
+        least = SERIES_BASE_BYTES + SERIES_TARGET_BYTES * targets
+        series = int(SERIES_SHARE * self.limit)
+        series = series if configured else min(least, series)
+        factor = series / least
+        pages = int(factor * (PAGES_BASE_BYTES + PAGES_TARGET_BYTES * targets))
+        return series, pages, int(max(factor, 0.5) * (BODIES_BASE_BYTES + BODIES_TARGET_BYTES * targets))
 
     def refuses(self, kind: str, count: int = 1) -> bool:
         """Whether data of this kind is refused now; what is refused is counted."""

@@ -187,8 +187,24 @@ class Node:
     def check_memory(self) -> None:
         """Refuse new data near the memory limit, and accept it again below. For the agent, which runs for weeks: a
         replay or a single triage reads what it was given."""
-        self.context.memory.check()
-        self.window.takes_new_series = not self.context.memory.refusing
+        memory, scraper = self.context.memory, self.context.scraper
+        memory.check()
+        self.window.takes_new_series = not memory.refusing
+        targets = len(scraper.keys)
+        series, pages, bodies = memory.shares(targets, self.config.agent.memory_limit is not None)
+        self.window.share(series)
+        self.window.balance()
+        scraper.page_shares.divide(pages, targets)
+        scraper.body_shares.divide(bodies, targets)
+        memory.refused |= {
+            kind: count
+            for kind, count in (
+                ("rows_of_targets", self.window.dropped_rows),
+                ("series_of_targets", self.window.label_shares.refused),
+                ("pages_of_targets", scraper.page_shares.refused + scraper.body_shares.refused),
+            )
+            if count
+        }
 
     async def collect(self, patience: float | None = None, held: Container[str] = ()) -> list[Record]:
         """Run every collector, all at the same time, each with a deadline. Raises nothing that a collector raises.

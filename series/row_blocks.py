@@ -27,7 +27,7 @@ BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class RowSpan:
-    """Some rows that follow each other. pieces: float64[T, columns], the older ones may have fewer than `width`."""
+    """Some rows that follow each other. pieces: float64[T, columns], with fewer columns than `width` or more."""
 
     pieces: tuple[Floats, ...]
     width: int
@@ -38,7 +38,7 @@ class RowSpan:
     def take(self, columns: Columns | slice) -> Floats:
         """Some columns below `width`: float64[T, S]; `STALE` where a row does not have the column. May be a view."""
         pieces = self.pieces
-        is_whole = bool(pieces) and pieces[0].shape[1] >= self.width
+        is_whole = bool(pieces) and all(piece.shape[1] >= self.width for piece in pieces)
         if is_whole and len(pieces) == 1:
             return pieces[0][:, columns] if isinstance(columns, slice) else pieces[0].take(columns, axis=1)
         found: Floats = np.empty((len(self), _count(columns)))
@@ -89,8 +89,8 @@ class RowBlocks:
         self.append(row)
 
     def append(self, row: Floats) -> None:
-        """Add a row. It may have more columns than those before, not fewer."""
-        if not self._blocks or self._end == len(self._blocks[-1]) or row.size > self._blocks[-1].shape[1]:
+        """Add a row. It may have other columns than those before: more, or without the last ones."""
+        if not self._blocks or self._end == len(self._blocks[-1]) or row.size != self._blocks[-1].shape[1]:
             self._close()
             most = max(1, BLOCK_BYTES // max(row.nbytes, 1))
             self._blocks.append(np.empty((min(max(self._rows // SHARE, LEAST_ROWS), most), row.size)))

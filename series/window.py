@@ -6,7 +6,9 @@ of the S values changed" costs one copy of the previous row and one indexed writ
 
 Memory is bounded: at most `max_series` columns over all groups, a share of them in one group, and
 `retention * MAX_ROWS_PER_SECOND` rows in a group, 8 bytes a cell, with two blocks of rows beyond those
-(`kvitals.series.row_blocks`). `Window.nbytes` measures it.
+(`kvitals.series.row_blocks`). `Window.nbytes` measures it. Groups that name an owner, such as a scrape target, share
+`Window.max_bytes` beside that: up to half of it for label sets, the rest for samples. An owner's new series are
+refused where its label sets have no room, and `Window.balance` drops the oldest rows of the owners with the most.
 
 Not safe for concurrent use from several threads; arrays that `select` returned stay valid for ever, because
 rows are only ever added behind them and never moved.
@@ -19,6 +21,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from kvitals.series.fair_shares import FairShares, fair_level
 from kvitals.series.row_blocks import Columns, RowBlocks, RowSpan
 from kvitals.series.series_view import Candidates, Selection, SeriesView, matching, name_of
 from kvitals.series.types import (
@@ -39,10 +42,14 @@ NOWHERE = 0
 RESTART_SECONDS = 60.0
 """A clock that is further back than this was set back: waiting for it to catch up would be blindness."""
 
+LABELS_BYTES = 900
+"""What a series takes beside its samples and the text of its labels: measured on label sets of six labels."""
+
 _FIRST_ROWS = 32
 _FIRST_COLUMNS = 64
 _SELECTIONS = 512
 _SELECTED = 50  # columns in all remembered selections, as a multiple of the series
+_SELECTED_BYTES = 16  # of each of them: its number and a reference to its labels
 
 
 class Window:
@@ -59,6 +66,12 @@ class Window:
         self.max_series = max_series
         self.group_series = max_series if group_series is None else group_series
         self.refused_series = 0
+        self.max_bytes: int | None = None
+        """Of the groups that have an owner. See `share`."""
+        self.label_shares = FairShares()
+        """Bytes of the label sets of each owner."""
+        self.dropped_rows = 0
+        """Rows within the retention that `balance` dropped."""
         self.takes_new_series = True
         """False: new series are refused, as beyond `max_series`; those that there are go on."""
         self.version = 0
@@ -84,19 +97,44 @@ class Window:
         """Time of the oldest row that is here; infinity where there is none."""
         return min((group.first_time for group in self._groups.values() if group.rows), default=float("inf"))
 
-    def group(self, name: str) -> SeriesGroup:
-        """The group of that name, made if there is none."""
+    def group(self, name: str, owner: str = "", spare: int = 0) -> SeriesGroup:
+        """The group of that name, made if there is none. owner: who shares `max_bytes` with other owners for it. spare:
+        bytes that its label sets leave to the other groups of the owner."""
         found = self._groups.get(name)
         if found is None:
-            found = self._groups[name] = SeriesGroup(self)
+            found = self._groups[name] = SeriesGroup(self, owner, spare)
             self.version += 1
         return found
+
+    def share(self, max_bytes: int) -> None:
+        """Let the owners share so many bytes from now on."""
+        self.max_bytes = max_bytes
+        self.label_shares.divide(max_bytes // 2, len({g.owner for g in self._groups.values() if g.owner}))
+
+    def balance(self) -> None:
+        """Drop the oldest rows of owners that hold more than their share, until all fit. The owners that hold less
+        lose nothing."""
+        if self.max_bytes is None:
+            return
+        owned: dict[str, list[SeriesGroup]] = {}
+        for group in self._groups.values():
+            if group.owner:
+                owned.setdefault(group.owner, []).append(group)
+        sizes = {owner: sum(group.held_bytes for group in groups) for owner, groups in owned.items()}
+        room = max(self.max_bytes // 2, self.max_bytes - sum(self.label_shares.held.values()))
+        level = fair_level([*sizes.values()], room)
+        crowded = set(self.label_shares.overdrawn)  # of series that ended, too: these go with their rows
+        for owner, groups in owned.items():
+            part = min(level / max(sizes[owner], 1), 0.5 if owner in crowded else 1.0)
+            for group in groups if part < 1.0 else ():
+                self.dropped_rows += group.keep_rows(int(group.rows * part))
 
     def drop_group(self, name: str) -> None:
         """Forget a group and its series; nothing happens when there is none."""
         group = self._groups.pop(name, None)
         if group is not None:
             self._series -= group.series
+            group.disown()
             self.version += 1
             self._dropped = max(self._dropped, float(np.nextafter(group.last_time or self._dropped, np.inf)))
 
@@ -156,7 +194,7 @@ class Window:
         rows = (group.newest(key, start, end) for group in groups)
         return [row for row in rows if row is not None]
 
-    def _take(self, group: SeriesGroup) -> bool:
+    def _take(self, group: SeriesGroup, labels: Labels) -> bool:
         """Account for one more column of a group; false when a cap is reached."""
         if group.series >= self.group_series:
             group.reclaim()
@@ -164,6 +202,9 @@ class Window:
             for other in self._groups.values():
                 other.reclaim()
         if not self.takes_new_series or group.series >= self.group_series or self._series >= self.max_series:
+            self.refused_series += 1
+            return False
+        if group.owner and not self.label_shares.take(group.owner, _bytes_of(labels), group.spare):
             self.refused_series += 1
             return False
         self._series += 1
@@ -183,8 +224,10 @@ class SeriesGroup:
     than the retention is given to another one.
     """
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, owner: str = "", spare: int = 0) -> None:
         self._window = window
+        self.owner = owner
+        self.spare = spare
         self._times: Floats = np.empty(_FIRST_ROWS)
         self._values = RowBlocks()  # of the live rows
         self._first, self._last = 0, 0  # live times are [first, last)
@@ -229,6 +272,11 @@ class SeriesGroup:
         """Bytes of the arrays that hold samples now."""
         return self._times.nbytes + self._values.nbytes + self._now.nbytes
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of its samples, and of the selections that it remembers."""
+        return self.nbytes + _SELECTED_BYTES * self._selected_columns
+
     def column(self, labels: Labels) -> int | None:
         """The column of a series, added if it is new; None where the window's cap refuses it.
 
@@ -238,7 +286,7 @@ class SeriesGroup:
         if known is not None:
             self._ended.pop(known, None)
             return known
-        if not self._has_room(labels.name) or not self._window._take(self):
+        if not self._has_room(labels.name) or not self._window._take(self, labels):
             return None
         if self._free:
             number = self._free.pop()
@@ -266,6 +314,9 @@ class SeriesGroup:
         if self._columns.get(labels, column) != column:
             raise ValueError(f"{labels} is another series")
         self._unindex(column)
+        if self.owner:  # a rename takes no room worth a refusal
+            self._give_back(self.labels(column))
+            self._window.label_shares.take(self.owner, _bytes_of(labels))
         self._labels[column] = labels
         self._index(column, labels)
 
@@ -343,12 +394,49 @@ class SeriesGroup:
             if not self._names[name]:
                 del self._names[name]
         for number in gone:
-            del self._ended[number], self._columns[self.labels(number)]
+            labels = self.labels(number)
+            del self._ended[number], self._columns[labels]
             self._labels[number] = None
             self._free.append(number)
+            self._give_back(labels)
         if gone:
             self._changed()
+            self._narrow()
         self._window._give(len(gone))
+
+    def keep_rows(self, rows: int) -> int:
+        """Drop all but the newest `rows`, one at least, and what ended before them. Returns how many went."""
+        self._expire()
+        gone = max(self.rows - max(rows, 1), 0)
+        if gone:
+            self._first += gone
+            self._values.drop(gone)
+            self.lost_before = float(self._times[self._first])
+        self._selections.clear()
+        self._selected_columns = 0
+        self._reclaimed_at = float("nan")
+        self.reclaim()
+        return gone
+
+    def disown(self) -> None:
+        """The window forgets the group: what its label sets take is free for others."""
+        for labels in self._columns if self.owner else ():
+            self._give_back(labels)
+
+    def _give_back(self, labels: Labels) -> None:
+        if self.owner:
+            self._window.label_shares.give(self.owner, _bytes_of(labels))
+
+    def _narrow(self) -> None:
+        """After a flood of series, rows get narrow again: the columns behind the last one in use go."""
+        self._free.sort(reverse=True)  # the first ones are used again first
+        used = len(self._labels)
+        while used > 1 and self._labels[used - 1] is None:
+            used -= 1
+        if 2 * (used + _FIRST_COLUMNS) < self._now.size:
+            self._free = [number for number in self._free if number < used]
+            del self._labels[used:]
+            self._now = self._now[: used + _FIRST_COLUMNS].copy()
 
     def select(self, matchers: tuple[Matcher, ...], start: float, end: float) -> Frame | None:
         """The matching series that have a sample in start <= t <= end, or None without any."""
@@ -495,3 +583,8 @@ class SeriesGroup:
         now = np.full(columns, STALE)
         now[: self._now.size] = self._now
         self._now = now
+
+
+def _bytes_of(labels: Labels) -> int:
+    """What a label set takes, roughly."""
+    return LABELS_BYTES + sum(map(len, labels.values()))

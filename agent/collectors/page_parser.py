@@ -68,10 +68,19 @@ _MALFORMED = "The page is no sound Prometheus text; if a proxy sits in between, 
 _TRUNCATED = "The connection broke or a proxy cut the answer off; if it persists, scrape the engine directly."
 _TOO_LARGE = "That is more than an engine's page has; check that the URL is an engine's, or raise the limit."
 
+_SHARE = (
+    "Other targets' pages use what this one would take in memory. Look at what the target exposes, give the agent"
+    " more ([agent] memory_limit), or watch fewer targets."
+)
+
 
 MAX_NAME_SERIES = 5_000
 """Series of one name on a page, and of one family within the window. A router with some hundred workers has fewer; a
 label that never repeats has more."""
+
+
+SERIES_BYTES = 900
+"""What a series of a page takes here and in what the page means, beside its text and the window: measured."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,7 @@ class PageLayout:
     duplicates: int  # samples of a series that the page had before; the first one counts
     created: int  # `_created` samples, which are dropped: they are start times and never move
     crowded: int = 0  # samples beyond the most of one name, which are left out
+    held_bytes: int = 0  # what is kept for it until the next page with another layout, roughly
 
 
 class PageSamples(msgspec.Struct, frozen=True):
@@ -196,16 +206,26 @@ class PageParser:
         self._limits = limits
         self._memo: _Memo | None = None
         self._known: dict[bytes, Series] = {}  # by head, of the last good page
+        self.room = float("inf")
+        """Bytes that what is kept of a page may take."""
+        self.is_rebuilt = False
+        """Whether the last page was parsed as a whole."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept of the last good page, roughly."""
+        return self._memo.layout.held_bytes if self._memo is not None else 0
 
     def parse(self, body: bytes, content_type: str = "") -> PageSamples:
         """Parse a page. Raises ExpositionError; the parser can go on with the next page then.
 
         Reasons: empty, not_metrics, too_large, truncated, bad_encoding, line_too_long, too_many_lines,
-        too_many_samples, too_many_names, too_many_labels, malformed.
+        too_many_samples, too_many_names, too_many_labels, malformed, memory_share.
 
         May be called in a thread, one page at a time: no single step holds the interpreter for more than about 20 ms.
         """
         open_metrics = "openmetrics" in content_type
+        self.is_rebuilt = False
         lines = self._lines(body, content_type, open_metrics)
         memo = self._memo
         if memo is not None and memo.open_metrics == open_metrics and len(memo.moves) == len(lines):
@@ -276,12 +296,10 @@ class PageParser:
 
     def _rebuild(self, body: bytes, lines: list[bytes], open_metrics: bool) -> PageSamples:
         """The page parsed from scratch but for the heads that are known."""
-        try:
-            body.decode()
-        except UnicodeDecodeError as error:
-            at = body.count(b"\n", 0, error.start) + 1
-            raise ExpositionError("bad_encoding", f"The page is not UTF-8 text. {_NOT_METRICS}", at) from None
-        builder = _Builder(self._limits, open_metrics, self._known)
+        self.is_rebuilt = True
+        if not body.isascii():
+            _check_encoding(lines)
+        builder = _Builder(self._limits, open_metrics, self._known, self.room)
         for number, line in enumerate(lines):
             builder.add(number, line)
         layout, samples, values = builder.finish()
@@ -297,8 +315,11 @@ class PageParser:
 class _Builder:
     """Collects the lines of one page into a layout."""
 
-    def __init__(self, limits: PageLimits, open_metrics: bool, known: dict[bytes, Series]) -> None:
+    def __init__(
+        self, limits: PageLimits, open_metrics: bool, known: dict[bytes, Series], room: float = float("inf")
+    ) -> None:
         self._limits = limits
+        self._room = room
         self._open_metrics = open_metrics
         self._known = known
         self._types: dict[str, str] = {}
@@ -308,6 +329,7 @@ class _Builder:
         self._samples = 0
         self._crowded = 0
         self._names: dict[str, int] = {}  # samples of each
+        self.held_bytes = 0
         self.seen: dict[bytes, Series] = {}
         self.heads: list[bytes] = []
         self.timestamped: set[int] = set()
@@ -347,6 +369,9 @@ class _Builder:
         if of_name > self._limits.name_series:
             self._crowded += 1
             return
+        self.held_bytes += SERIES_BYTES + len(head)
+        if self.held_bytes > self._room:
+            raise ExpositionError("memory_share", f"These are {self._samples} series and more. {_SHARE}", number + 1)
         self.seen[head] = series
         self._found.append((number, series, value))
         if timed:
@@ -375,7 +400,8 @@ class _Builder:
                 values.append(value)
                 found.append(series)
                 found_types.append(types[name])
-        return PageLayout(found, found_types, duplicates, created, self._crowded), samples, values
+        layout = PageLayout(found, found_types, duplicates, created, self._crowded, self.held_bytes)
+        return layout, samples, values
 
     def _comment(self, text: str) -> None:
         words = text.split(None, 3)
@@ -401,6 +427,15 @@ class _Builder:
         if not self._found and not self._types:
             return ExpositionError("not_metrics", _NOT_METRICS, number + 1)
         return ExpositionError("malformed", f"{why}. {_MALFORMED}", number + 1)
+
+
+def _check_encoding(lines: list[bytes]) -> None:
+    """Line by line: as one text, a page of 16 MB takes 64 MB where a single character is none of the first 65,536."""
+    for number, line in enumerate(lines):
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            raise ExpositionError("bad_encoding", f"The page is not UTF-8 text. {_NOT_METRICS}", number + 1) from None
 
 
 def _not_text(body: bytes, content_type: str) -> bool:

@@ -7,6 +7,7 @@ never come here.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,7 +33,7 @@ Key = tuple[str, tuple[tuple[str, str], ...]]
 """A family and the constant labels that tell its sources apart."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Meaning:
     """What one raw series is."""
 
@@ -328,7 +329,7 @@ class _Reader:
             part,
             bool(part) or entry.family.endswith("_total"),
             rank,
-            histogram=f"{entry.raw} {own.drop('le', '__name__')}" if part else "",
+            histogram=sys.intern(f"{entry.raw} {own.drop('le', '__name__')}") if part else "",  # of all its parts
             together=f"{entry.together} {rank}" if entry.together else "",
             largest="max" in (entry.fold, entry.replicas) or (not entry.fold and own.name.endswith(_LARGEST)),
             replica=self._replica(entry, raw_labels),

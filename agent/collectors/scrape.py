@@ -30,10 +30,11 @@ from kvitals.agent.collectors.page_parser import DEFAULT_LIMITS, ExpositionError
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome
 from kvitals.agent.families import MODELS, SERVER_INFO, VERSION, Translator
 from kvitals.agent.logger import Logger
-from kvitals.agent.memory_limit import LARGE_PAGE_BYTES
+from kvitals.agent.memory_limit import LARGE_PAGE_BYTES, trim
 from kvitals.agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
 from kvitals.config.hosts import is_loopback
 from kvitals.rules.engine_map import MAX_FACT, Endpoint, EngineMap, load_map, systems
+from kvitals.series.fair_shares import FairShares
 from kvitals.series.files import load_cert_chain, read_certificates
 from kvitals.series.slices import Steps, complete
 from kvitals.series.window import Window
@@ -60,6 +61,8 @@ MESSAGES = {
     "bad_compression": "The answer's compression is broken or not one that was asked for ({detail}).",
     "memory_limit": "The page is larger than {detail} bytes and not read: the agent is near its memory limit. Give it"
     " more ([agent] memory_limit, and the limit of its service or pod), or fewer targets.",
+    "memory_share": "The page is not read: it is larger than this target's share, and other targets use the rest."
+    " Look at what the target exposes ({detail}), give the agent more ([agent] memory_limit), or watch fewer targets.",
     "failed": "The scrape failed in an unforeseen way ({detail}). Please report this.",
     "internal": "The page was not ingested because of a fault of kvitals ({detail}). Please report this.",
 }
@@ -142,6 +145,10 @@ class ScrapeSense:
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
         self._states: dict[str, _State] = {}
+        self.body_shares = FairShares()
+        """Bytes of the pages of each target that were read and are not ingested yet."""
+        self.page_shares = FairShares()
+        """Bytes of what is kept of each target's last page."""
 
     async def __aenter__(self) -> ScrapeSense:
         return self
@@ -180,6 +187,8 @@ class ScrapeSense:
     def remove(self, key: str) -> None:
         """Stop watching a target; its series are forgotten."""
         self._states.pop(key, None)
+        self.body_shares.give(key)
+        self.page_shares.give(key)
         self._window.drop_group(key)
         self._window.drop_group(f"{key} status")
 
@@ -242,10 +251,27 @@ class ScrapeSense:
         if not record.ok:
             return state.translator.bad(record.t, record.reason, record.message, record.duration)
         try:
-            parse = partial(state.parser.parse, record.body, record.content_type)
-            page: PageSamples = (yield parse) if len(record.body) > _LARGE_PAGE else parse()
+            return (yield from self._page_steps(state, record))
+        finally:
+            self.body_shares.give(record.target)
+
+    def _page_steps(self, state: _State, record: ScrapeRecord) -> Steps[ScrapeOutcome]:
+        """Parse a page and take it over."""
+        try:
+            self.page_shares.give(record.target)
+            state.parser.room = self.page_shares.room(record.target)
+            is_large = len(record.body) > _LARGE_PAGE
+            parse = partial(_parsed, state.parser, record, is_large)
+            page: PageSamples = (yield parse) if is_large else parse()
         except ExpositionError as error:
+            if error.reason == "memory_share":  # nothing is kept, so the next page begins with all of its share
+                self.page_shares.refused += 1
+                state.parser = PageParser(self._limits)
+                state.translator.forget()
+            else:
+                self.page_shares.take(record.target, state.parser.held_bytes)
             return state.translator.bad(record.t, error.reason, str(error), record.duration)
+        self.page_shares.take(record.target, page.layout.held_bytes)
         try:
             return (yield from state.translator.good_steps(record.t, page, record.duration, len(record.body)))
         except Exception as error:  # one target's page must not take the others down
@@ -257,7 +283,12 @@ class ScrapeSense:
 
     async def _scrape(self, key: str, state: _State) -> ScrapeRecord:
         t, started = self._clock(), time.perf_counter()
-        answer = await self._get(state, state.url, self._limits.page_bytes)
+        self.body_shares.give(key)  # of a scrape whose record was not ingested
+        answer = await self._get(
+            state, state.url, self._limits.page_bytes, lambda size: self.body_shares.take(key, size)
+        )
+        if not answer.body:
+            self.body_shares.give(key)
         if len(answer.body) > LARGE_PAGE_BYTES and self._refuses("pages"):
             answer = _Answer("memory_limit", _message("memory_limit", LARGE_PAGE_BYTES), answer.status)
         return ScrapeRecord(
@@ -292,8 +323,9 @@ class ScrapeSense:
                 records.append(FactsRecord(t=now, target=key, source=source, facts=facts, info=info))
         return records
 
-    async def _get(self, state: _State, url: URL, cap: int) -> _Answer:
-        """The answer to a GET, or why there is none. Never raises but for cancellation."""
+    async def _get(self, state: _State, url: URL, cap: int, take: Callable[[int], bool] = lambda size: True) -> _Answer:
+        """The answer to a GET, or why there is none. Never raises but for cancellation. take: whether so many bytes
+        more may be read."""
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=state.target.timeout)
@@ -305,7 +337,7 @@ class ScrapeSense:
                     response.close()
                     return _http_error(response)
                 try:
-                    body = await _body(response, cap)
+                    body = await _body(response, cap, take)
                 except _UnusableError as error:
                     response.close()
                     return _Answer(error.reason, _message(error.reason, error.detail), response.status)
@@ -371,12 +403,16 @@ class _UnusableError(Exception):
         self.detail = detail
 
 
-async def _body(response: aiohttp.ClientResponse, cap: int) -> bytes:
-    """The body, decompressed, read no further than to the cap. Raises _UnusableError."""
-    if (response.content_length or 0) > cap:
+async def _body(response: aiohttp.ClientResponse, cap: int, take: Callable[[int], bool]) -> bytes:
+    """The body, decompressed, read no further than to the cap and to where `take` refuses more. Raises
+    _UnusableError."""
+    known = response.content_length or 0
+    if known > cap:
         raise _UnusableError("too_large", cap)
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding == "identity" and response.content_length is not None and response.content_length <= _JOINED_AT_ONCE:
+    if encoding == "identity" and response.content_length is not None and known <= _JOINED_AT_ONCE:
+        if not take(known):
+            raise _UnusableError("memory_share", f"{known} bytes")
         return await response.read()
     if encoding not in ("identity", "gzip", "deflate"):
         raise _UnusableError("bad_compression", encoding[:40])
@@ -390,6 +426,8 @@ async def _body(response: aiohttp.ClientResponse, cap: int) -> bytes:
             size += len(part)
             if size > cap:
                 raise _UnusableError("too_large", cap)
+            if not take(len(part)):
+                raise _UnusableError("memory_share", f"{size} bytes and more")
             lines += part.count(b"\n")
             if lines > DEFAULT_LIMITS.lines:  # so nothing more of it is kept than those
                 raise _UnusableError("too_many_lines", DEFAULT_LIMITS.lines)
@@ -416,12 +454,14 @@ def _inflated(unpack: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
         yield piece
 
 
-def _parsed(parser: PageParser, record: ScrapeRecord) -> PageSamples | ExpositionError:
-    """A record's page, or why it has none."""
+def _parsed(parser: PageParser, record: ScrapeRecord, is_large: bool) -> PageSamples:
+    """A record's page. After a large one that was parsed as a whole, what that took for a moment goes back to the
+    system at once: the next one may need it in other places. Raises ExpositionError."""
     try:
         return parser.parse(record.body, record.content_type)
-    except ExpositionError as error:
-        return error
+    finally:
+        if is_large and parser.is_rebuilt:
+            trim()
 
 
 def _http_error(response: aiohttp.ClientResponse) -> _Answer:

@@ -5,6 +5,7 @@ These series go on while the target is down, so they have a group of their own b
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,7 +33,7 @@ class Identity:
         """
         if rank is None or (self.name and ranks == 1):
             return self.name or self.address
-        return f"{self.name or self.address}/{rank}"
+        return sys.intern(f"{self.name or self.address}/{rank}")  # each series of it keeps the name
 
     def series(self, family: str, engine: str, /, **labels: str) -> Labels:
         """The labels of a family's series of one engine."""
@@ -73,7 +74,7 @@ class TargetStatus:
     """Keeps a target's own series: one row per scrape, good or not."""
 
     def __init__(self, window: Window, key: str, identity: Identity) -> None:
-        self._group = window.group(f"{key} status")
+        self._group = window.group(f"{key} status", key)
         self._identity = identity
         self._said: dict[str, dict[Labels, float]] = {}  # topic -> its series
         self._columns: dict[Labels, int] = {}

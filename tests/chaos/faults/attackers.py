@@ -18,7 +18,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,42 @@ QUERIES = (
 )  # fmt: skip
 
 
+TIMES = tuple(
+    f"vllm:{name}_seconds"
+    for name in (
+        "time_to_first_token", "e2e_request_latency", "inter_token_latency", "request_queue_time",
+        "request_prefill_time", "request_decode_time", "request_inference_time", "request_prompt_tokens",
+    )
+)  # fmt: skip
+GAUGES = ("num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens_total", "generation_tokens_total")
+
+
+def _buckets(number: int, names: Sequence[str], bounds: int) -> str:
+    """Histograms with bounds that no page had before."""
+    line = '{}_bucket{{model_name="m",engine="0",le="{}.{:05}"}} {}\n'
+    return "".join(line.format(name, number, i, i) for name in names for i in range(bounds))
+
+
+def _gauges(number: int, names: Sequence[str], values: int, filler: str = "") -> str:
+    """Models and engines that no page had before."""
+    line = 'vllm:{}{{model_name="{}-{}{}",engine="{}"}} 3\n'
+    return "".join(line.format(name, number, i, filler, i % 250) for name in names for i in range(values))
+
+
+PAGE_KINDS: tuple[Callable[[int], str], ...] = (
+    lambda n: _buckets(n, TIMES[:1], 40_000),
+    lambda n: _buckets(n, TIMES, 4_900),
+    lambda n: "".join(f'vllm:num_requests_waiting{{model_name="m",engine="e{n}-{i}"}} 3\n' for i in range(40_000)),
+    lambda n: _gauges(n, GAUGES[:1], 4_900),
+    lambda n: _gauges(n, GAUGES, 4_900, "x" * 480),
+    lambda n: "".join(f"# HELP m{i} " + "\\n" * 3_000 + "\n" for i in range(1_500)) + _gauges(n, GAUGES, 1),
+    lambda n: ("x" + "{" * 60_000 + "\n") * 190,
+    lambda n: "".join(f'x{i % 4_900}{{a="{n}-{i}-{"y" * 200}"}} 1\n' for i in range(45_000)),
+    lambda n: _gauges(0, GAUGES, 1),
+)
+"""What the attack `page_kinds` serves, one after another. `n`: how many pages were served before."""
+
+
 @dataclass(frozen=True)
 class Field:
     """What is attacked: ports of loopback, and files that the agent reads."""
@@ -58,6 +94,7 @@ class Field:
     kv: int
     labels: int
     newlines: int
+    kinds: int
     log: str
     targets: str
 
@@ -105,6 +142,17 @@ async def label_bombs(field: Field) -> Report:
 async def newline_pages(field: Field) -> Report:
     """A metrics page of 8 MB of empty lines."""
     return await _serving(field, field.newlines, lambda: b"\n" * (8 << 20))
+
+
+async def page_kinds(field: Field) -> Report:
+    """Metrics pages of 0.3 to 12 MB of another kind at each scrape, all of whose label values are new."""
+    numbers = itertools.count()
+
+    def page() -> bytes:
+        number = next(numbers)
+        return PAGE_KINDS[number % len(PAGE_KINDS)](number).encode()
+
+    return await _serving(field, field.kinds, page)
 
 
 async def regex_bombs(field: Field) -> Report:
@@ -275,7 +323,7 @@ async def kv_sequences(field: Field) -> Report:
 
 FLOODS: dict[str, Callable[[Field], Awaitable[Report]]] = {
     attack.__name__: attack
-    for attack in (grpc_continuations, grpc_idle_frames, empty_fields, starving_connection, kv_sequences)
+    for attack in (grpc_continuations, grpc_idle_frames, empty_fields, starving_connection, kv_sequences, page_kinds)
 }
 """Each alone, in the situation `floods`."""
 

@@ -94,14 +94,14 @@ class Besieged(RequestStage):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, INTERVAL)
         self.tap_options = ("--drain=2s",)
-        self.kv, self.labels, self.newlines = free_port(), free_port(), free_port()
+        self.kv, self.labels, self.newlines, self.kinds = (free_port() for _ in range(4))
         self.targets = self.written / "targets.json"
         self.targets.write_text("[]")
 
     def configuration(self, ports: Ports, name: str) -> Path:
         file = super().configuration(ports, name)
         text = file.read_text().replace("discover = false\n", f'discover = false\ntargets_file = "{self.targets}"\n')
-        bombs = {"labels": self.labels, "newlines": self.newlines}
+        bombs = {"labels": self.labels, "newlines": self.newlines, "kinds": self.kinds}
         targets = "".join(f'[[target]]\nurl = "http://{HOST}:{port}"\nname = "{n}"\n' for n, port in bombs.items())
         source = f'target = "http://{HOST}:{self.engine_port}"\nendpoint = "tcp://{HOST}:{self.kv}"\nbind = false\n'
         file.write_text(f"{text}{targets}[[kv_events.source]]\n{source}")
@@ -129,7 +129,8 @@ class Besieged(RequestStage):
     async def _attackers(self, names: Sequence[str], seconds: float) -> asyncio.subprocess.Process:
         ports = {"tap": self.ports.tap, "http": self.ports.http, "grpc": self.ports.grpc}
         ports |= {"agent": self.ports.agent, "kv": self.kv}
-        where = {"labels": self.labels, "newlines": self.newlines, "log": self.flood_log, "targets": self.targets}
+        where = {"labels": self.labels, "newlines": self.newlines, "kinds": self.kinds}
+        where |= {"log": self.flood_log, "targets": self.targets}
         told = json.dumps({"names": names, "seconds": seconds, **ports, **where}, default=str)
         with (self.home / "logs" / "attackers.log").open("ab") as log:
             return await asyncio.create_subprocess_exec(
@@ -144,7 +145,7 @@ class Besieged(RequestStage):
 
 
 async def siege(stage: Stage, told: Told) -> None:
-    """Ten attacks for SIEGE_SECONDS: nothing is missed, lost, slow or large, and both programs end when asked to."""
+    """Every attack for SIEGE_SECONDS: nothing is missed, lost, slow or large, and both programs end when asked to."""
     table, besieged = Table(), Besieged(stage.folder / "siege")
     async with besieged.running():
         await asyncio.sleep(2 * INTERVAL)
