@@ -12,8 +12,9 @@ import shutil
 import tempfile
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -107,8 +108,10 @@ def offered_places() -> dict[str, str]:
         return found | {place: _names[place] for place in _uploads}
 
 
-def demos() -> dict[str, Path]:
-    """The incidents that ship, by place, what is worst first."""
+@cache
+def demos() -> Mapping[str, Path]:
+    """The incidents that ship, by place, what is worst first. They stay while a process runs, and every page asks five
+    times."""
     paths = {path.stem: path for path in (*incidents(), *incidents_with_kv_events())}
     order = [*(name for name in DEMOS if name in paths), *sorted(paths.keys() - DEMOS.keys())]
     return {f"{DEMO}{name}": paths[name] for name in order}
