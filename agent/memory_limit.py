@@ -36,7 +36,7 @@ TRIMMING_SHARE = 0.2
 TRIM_SECONDS = 30.0
 """Between two times: each takes 3 ms, and some more for what is given back."""
 
-SERIES_BASE_BYTES, SERIES_TARGET_BYTES = 64 << 20, 1 << 20
+SERIES_BASE_BYTES, SERIES_TARGET_BYTES = 64 << 20, 2 << 20
 """What the series of all targets may take in the window, and more of it for each target. An engine has 700 series: at
 5 s and half an hour, 2 MB of samples and 0.7 MB of label sets."""
 

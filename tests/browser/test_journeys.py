@@ -120,7 +120,7 @@ def sound(driver: webdriver.Chrome) -> None:
 
 def test_on_call_from_the_verdict_to_the_lever(url: str, driver: webdriver.Chrome, pictures: Path) -> None:
     visit(driver, url)
-    wait_for(driver, "Noisy tenant evicts the prefixes of other tenants.")
+    wait_for(driver, "Noisy tenant evicts the prefixes of other tenants, with ")
     charts(driver, 4)
     wait_for(driver, "What to do, in this order")
     summary(driver, "Ruled out")
@@ -256,7 +256,7 @@ def test_a_password_keeps_others_out(driver: webdriver.Chrome, tmp_path: Path) -
         field = driver.find_element(By.CSS_SELECTOR, "input[type='password']")
         field.send_keys(Keys.CONTROL, "a")
         field.send_keys("hunter2" + Keys.ENTER)
-        wait_for(driver, "Noisy tenant evicts the prefixes of other tenants.")
+        wait_for(driver, "Noisy tenant evicts the prefixes of other tenants, with ")
 
 
 def test_a_hostile_recording_is_refused_and_its_name_is_text(

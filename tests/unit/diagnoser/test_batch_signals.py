@@ -56,7 +56,7 @@ def test_moments_that_are_judged_together_are_judged_alike(
 ) -> None:
     monkeypatch.setattr("kvitals.app.sources.recording.AT_ONCE", at_once)
     assert judged(STOPPED_SHARING, judged_before) == singly
-    assert b"Prompts no longer share their beginning." in singly[1]
+    assert b"Prompts no longer share their beginning" in singly[1]
 
 
 def test_what_is_too_much_at_once_is_asked_at_single_moments(monkeypatch: pytest.MonkeyPatch) -> None:

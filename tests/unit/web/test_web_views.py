@@ -22,7 +22,7 @@ CASCADE, HEAVY = "demo:eviction_cascade", "demo:heavy_tenant"
 
 def test_triage_of_a_recording_is_that_of_the_terminal() -> None:
     said = words(run(source=CASCADE))
-    assert "Noisy tenant evicts the prefixes of other tenants." in said
+    assert "Noisy tenant evicts the prefixes of other tenants, with " in said
     assert "## 1. Noisy tenant evicts the prefixes of other tenants" in said
     assert "caused 94.5 % of" in said
     for explained in ("PFX01", "KVC06"):
