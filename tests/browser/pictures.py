@@ -62,7 +62,9 @@ PICTURES = (
     _sheet("fleet", "with any finding", 1),
     _sheet("engine", "kv usage p90", 4),
     _sheet("efficiency", "too short for a review", 0),
-    _sheet("what-if", "1,005 requests", 0),
+    Picture(
+        "page-what-if", "what-if&lever=raise-kv-budget", CASCADE, "measured and simulated are of now", 1, sheet=True
+    ),
     _sheet("size", "Size it", 0),
     _sheet("rules", "What it sees", 0),
     _sheet("sources", "Incidents that ship", 0),

@@ -59,6 +59,7 @@ JOURNEYS = (
     Journey("requests of the finding", "", TRIAGE, (_link("Requests"),), "what the time went into"),
     Journey("rule of the finding", "", TRIAGE, (_link("Rule TEN02"),), "What it sees"),
     Journey("replay of the lever", "", TRIAGE, (_link("What if"),), "Hit rate when recorded"),
+    Journey("forecast of the lever", "", TRIAGE, (_link("What if"),), "measured and simulated are of now"),
     Journey("what was ruled out", "", "Ruled out", (_fold("Ruled out"),), "on engine"),
     Journey("the incident for a ticket", "", TRIAGE, (_button("incident-copy"),), "- Evidence: http"),
     Journey("a link to the moment", "", TRIAGE, (_button("incident-pin"),), "A link that shows this moment later"),

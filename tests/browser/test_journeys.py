@@ -174,6 +174,10 @@ def test_what_if_rules_and_fleet_tell_what_to_do(url: str, driver: webdriver.Chr
     wait_for(driver, "Hit rate when recorded")
     charts(driver, 1)
     picture(driver, pictures / "what-if.png")
+    click(driver, By.XPATH, "//button[.//p[text()='Predict']]")
+    wait_for(driver, "engine: --num-gpu-blocks-override 192 → 240")  # as the finding's lever fills it in
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".st-key-forecast-tiles-0 [data-testid=stMetric]")) == 6
+    picture(driver, pictures / "what-if-settings.png")
     go(driver, "Rules")
     wait_for(driver, "What it sees")
     click(driver, By.XPATH, "//*[@role='tab'][contains(., 'Try it')]")

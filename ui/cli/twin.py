@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +16,10 @@ from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.recording import judge_recording
 from kvitals.app.timeseries_sources import TimeseriesSource
-from kvitals.diagnoser.text import render
-from kvitals.diagnoser.twin.forecast import TwinDocument, TwinQuantity
+from kvitals.diagnoser.twin.forecast import TwinDocument
 from kvitals.kvcache.accesses import Accesses
 from kvitals.rules.finding import Triage
+from kvitals.ui import twin_text
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
     EXIT_HEALTHY,
@@ -36,14 +35,9 @@ from kvitals.ui.cli.common import (
 from kvitals.ui.cli.course import add_source, course
 from kvitals.ui.cli.narrow import print_hanging
 from kvitals.ui.cli.output import PrintedDocument, emit
-from kvitals.ui.formats import moment
 
 ADVISED = "advised"
 """Stands for the settings of the triage's levers."""
-NOTE = (
-    "measured and simulated are of now: how far they differ shows how far the twin can be trusted. The range holds 90%"
-    " of the simulations. Latencies have the resolution of the engine's histograms."
-)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -124,41 +118,20 @@ def _advised(of: TimeseriesSource, triage: Triage, lookups: Accesses | None, see
 
 def show_forecast(document: TwinDocument, console: Console) -> None:
     """One engine."""
-    changes = ", ".join(f"--{one['flag']} {_number(one['now'])} → {_number(one['to'])}" for one in document.changes)
-    console.print(f"{document.engine.get('engine', 'engine')}: {changes}", style="bold")
-    if document.end:
-        seconds = render(document.end - document.start, "seconds")
-        load = f"; load: {document.load}" if document.load else ""
-        print_hanging(f"load of {seconds} until {moment(document.end)}{load}", console, 2, "dim")
-    if document.no_prediction:
-        print_hanging(f"no prediction: {document.no_prediction}.", console, 2, "yellow")
-    console.print(_table(document.quantities, bool(document.no_prediction)))
-    for assumed in document.assumed:
-        print_hanging(f"assumed: {assumed}.", console, 2, "yellow")
-    if not document.no_prediction:
-        print_hanging(NOTE, console, 2, "dim")
-
-
-def _table(rows: Sequence[TwinQuantity], refused: bool) -> Table:
+    console.print(twin_text.changes_text(document), style="bold")
+    for text, style in ((twin_text.load_text(document), "dim"), (twin_text.refusal_text(document), "yellow")):
+        if text:
+            print_hanging(text, console, 2, style)
     table = Table(box=None, padding=(0, 2, 0, 0))
-    titles = ("", "measured", "simulated") + (() if refused else ("predicted", "90% range"))
-    for title in titles:
+    for title in twin_text.columns(document):
         table.add_column(title, justify="right" if title else "left", no_wrap=True)
-    for row in rows:
-        cells = [row.title, _value(row.measured, row.unit), _value(row.simulated, row.unit)]
-        if not refused:
-            span = "" if row.low is None else f"{_value(row.low, row.unit)} to {_value(row.high, row.unit)}"
-            cells += [_value(row.predicted, row.unit), span]
-        table.add_row(*cells)
-    return table
-
-
-def _value(value: float | None, unit: str) -> str:
-    return "" if value is None else render(value, unit)
-
-
-def _number(value: float | str | None) -> str:
-    return "not reported" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    for row in document.quantities:
+        table.add_row(*twin_text.cells(document, row))
+    console.print(table)
+    for assumed in twin_text.notes(document):
+        print_hanging(assumed, console, 2, "yellow")
+    if not document.no_prediction:
+        print_hanging(twin_text.NOTE, console, 2, "dim")
 
 
 def _lookups(named: str | None) -> Accesses | None:

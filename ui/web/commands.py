@@ -23,6 +23,8 @@ SECONDS = 120.0
 AT_ONCE = 2
 MAX_BYTES = 32 << 20
 MAX_WORDS = 1000
+UNKNOWN = 3
+"""Exit code of a command that answers, but has no prediction or verdict."""
 OUT = "{out}"
 """In the arguments: a folder for what a command writes."""
 
@@ -78,7 +80,8 @@ def _run(arguments: Sequence[str], folder: Path) -> CommandOutput:
         raise UnansweredError(
             _failed(arguments, f"It takes longer than {SECONDS:.0f} s.", "Ask for a shorter time, or in a terminal.")
         ) from None
-    if done.returncode != 0:
+    answered = done.returncode == 0 or (done.returncode == UNKNOWN and out.stat().st_size > 0)
+    if not answered:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
         raise UnansweredError(_failed(arguments, said[-1].removeprefix("kvitals: ")[:MAX_WORDS], ""))
     files = {one.name: _read(one, arguments) for one in sorted((folder / "files").glob("*.*"))}

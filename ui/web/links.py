@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from kvitals.app.engine_twin import advised_settings
 from kvitals.rules.finding import Finding, Triage
 from kvitals.ui.web import data, source_registry, state
 from kvitals.ui.web.failure import UnansweredError
@@ -56,8 +57,8 @@ def of_finding(finding: Finding, triage: Triage) -> None:
         link("Tenants", "tenants", "groups", tenant=labels.get("tenant", ""))
         link("Requests", "requests", "swap_vert")
         link(f"Rule {finding.code}", "rules", "menu_book", rule=finding.code)
-        if replayed := _replayed(finding):
-            link("What if", "what-if", "science", lever=replayed)
+        if simulated := _replayed(finding) or _simulated(finding, triage):
+            link("What if", "what-if", "science", lever=simulated)
 
 
 def _earliest(triage: Triage) -> float:
@@ -72,3 +73,8 @@ def _replayed(finding: Finding) -> str:
     known = source_registry.knowledge().levers
     predicted = (one.lever for one in finding.levers if one.predicted and one.lever in known)
     return next((lever for lever in predicted if known[lever].replay is not None), "")
+
+
+def _simulated(finding: Finding, triage: Triage) -> str:
+    """The first lever whose setting the twin of the engine simulates; empty: there is none."""
+    return next((one.lever for one in advised_settings(triage) if one.code == finding.code), "")

@@ -13,16 +13,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvitals.app.engine_twin import advised_settings
 from kvitals.app.page_settings import PageSettings
 from kvitals.diagnoser.review.result import Review
+from kvitals.rules.finding import Triage
 from kvitals.ui.cli.main import main
 from kvitals.ui.review.charts import COLOURS
 from kvitals.ui.review.markdown import markdown
 from kvitals.ui.review.page import page
 from kvitals.ui.review.sections import Chart, sections
-from kvitals.ui.web import commands, graphs, source_registry
+from kvitals.ui.web import commands, data, graphs, source_registry
 from kvitals.ui.web.commands import CommandOutput
-from kvitals.ui.web.failure import Failure, UnansweredError
+from kvitals.ui.web.failure import Failure, NotYetError, UnansweredError
+from kvitals.ui.web.sources.base import PageWindow
 from kvitals.ui.web.views.efficiency import DRAWN, gpu_time_rectangles
 from tests.unit.review.test_review_whole import HOSTILE, asked, knowledge, made  # noqa: F401 (fixtures)
 from tests.unit.web.looking import run, sound, words
@@ -40,7 +43,7 @@ class Terminal:
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
             main(arguments)
-        if ended.value.code:
+        if ended.value.code and not (ended.value.code == commands.UNKNOWN and out.getvalue()):
             raise UnansweredError(Failure("refused", err.getvalue(), ""))
         self.documents.append(json.loads(out.getvalue()))
         return CommandOutput(out.getvalue().encode())
@@ -56,6 +59,66 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def press(app: Any, label: str) -> Any:
     next(b for b in app.button if b.label == label).click()
     return sound(app.run())
+
+
+def _labelled(widgets: Any, label: str) -> Any:
+    return next(one for one in widgets if one.label == label)
+
+
+def predicted(app: Any, flag: str, value: str) -> Any:
+    _labelled(app.selectbox, "Setting").set_value(flag)
+    _labelled(app.text_input, "Value").set_value(value)
+    return press(app, "Predict")
+
+
+def printed(setting: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a terminal shows of the same settings, each row with single spaces."""
+    monkeypatch.setenv("COLUMNS", "200")
+    out = io.StringIO()
+    with redirect_stdout(out), pytest.raises(SystemExit):
+        main(["whatif", str(source_registry.demos()[SLOTS]), f"--set={setting}"])
+    return " ".join(out.getvalue().split())
+
+
+def test_a_forecast_has_the_figures_of_the_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = run("what-if", source=SLOTS)
+    assert "Nothing was replayed" not in words(app), "the recording has no lookups"
+    app = predicted(app, "max-num-seqs", "8")
+    [rows] = [table.value for table in app.dataframe if "90% range" in table.value]
+    shown = printed("max-num-seqs=8", monkeypatch)
+    assert len(rows) == 12
+    for row in rows.itertuples(index=False):
+        assert " ".join(" ".join(map(str, row)).split()) in shown
+    tiles = {tile.label: tile.value for tile in app.metric}
+    for title in ("TTFT p50", "ITL p50", "output tokens", "hit rate", "preemptions"):
+        row = rows[rows["quantity"] == title].iloc[0]
+        assert tiles[title] == f"{row['measured']} → {row['predicted']}"
+
+
+def test_a_forecast_that_is_refused_states_the_reason(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = predicted(run("what-if", source=SLOTS), "num-gpu-blocks-override", "100")
+    [document] = terminal.documents[0]
+    assert document["no_prediction"] in words(app)
+    assert document["no_prediction"] in printed("num-gpu-blocks-override=100", monkeypatch)
+    assert not app.metric, "no figure stands where nothing is predicted"
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "many"])
+def test_a_setting_that_can_not_be_is_refused(terminal: Terminal, value: str) -> None:
+    said = words(predicted(run("what-if", source=SLOTS), "max-num-seqs", value))
+    assert ("write --set max-num-seqs=VALUE, with a whole number above 0" in said) == bool(value)
+    assert value or "No value is given" in said
+
+
+def test_what_if_of_a_finding_fills_in_the_setting_and_predicts(terminal: Terminal) -> None:
+    """Few slots: the lever sets --max-num-seqs, which no replay of lookups can judge."""
+    triage = source_registry.open_source(SLOTS).findings(None)
+    [advised, *_] = advised_settings(triage)
+    app = run("what-if", source=SLOTS, lever=advised.lever)
+    flag, _, value = advised.text.partition("=")
+    assert (_labelled(app.selectbox, "Setting").value, _labelled(app.text_input, "Value").value) == (flag, value)
+    assert terminal.documents, "it was run"
+    assert f"--{flag}" in words(app)
 
 
 def test_the_knee_is_that_of_the_terminal(terminal: Terminal) -> None:
@@ -164,3 +227,21 @@ def test_sources_as_the_command_line_names_them(monkeypatch: pytest.MonkeyPatch,
     for place in ("agent:http://other:3", "prometheus:http://other:3", "file:0123"):
         with pytest.raises(UnansweredError):
             source_registry.arguments(place)
+
+
+def test_a_link_keeps_its_lever_while_the_source_is_judged(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is drawn with the progress first, and once more when there is a verdict."""
+    judged = data.triage
+    waits = [NotYetError(share=0.5)]
+
+    def triage(place: str, look: PageWindow | None) -> Triage:
+        if waits:
+            raise waits.pop()
+        return judged(place, look)
+
+    monkeypatch.setattr(data, "triage", triage)
+    [advised, *_] = advised_settings(source_registry.open_source(SLOTS).findings(None))
+    app = run("what-if", source=SLOTS, lever=advised.lever)
+    assert not waits
+    assert terminal.documents, "it was run once there was a verdict"
+    assert _labelled(app.text_input, "Value").value == advised.text.partition("=")[2]

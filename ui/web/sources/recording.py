@@ -137,7 +137,7 @@ class Recording:
         if self._done.is_set() and self._error is None:
             node = self._pipeline.node
             if node.ledger is None or not node.ledger.engines:
-                empty |= {"cache", "cascades", "what-if"}
+                empty |= {"cache", "cascades"}
             if not node.requests.store.newest(1, None):
                 empty.add("requests")
         return frozenset(empty)

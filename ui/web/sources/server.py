@@ -45,7 +45,7 @@ class Server:
         self._judge = BackgroundJudge(self._judged)
 
     def empty_pages(self) -> frozenset[str]:
-        return frozenset({"cache", "cascades", "requests", "what-if"})
+        return frozenset({"cache", "cascades", "requests"})
 
     def findings(self, look: PageWindow | None) -> Triage:
         return self._judge.verdict(look)

@@ -1,4 +1,5 @@
-"""What other memory, routing or eviction would have made of the look-ups seen: the numbers of `kvitals whatif`."""
+"""What other settings of an engine would do, and what other memory, routing or eviction would have made of the lookups
+seen: the numbers of `kvitals whatif`."""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ from kvitals.rules.finding import Triage
 from kvitals.ui.formats import short
 from kvitals.ui.web import data, graphs, header, source_registry, state, tables
 from kvitals.ui.web.charts import value_axis
+from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, literal
 from kvitals.ui.web.sources.base import PageWindow
+from kvitals.ui.web.views import settings_forecast
 
 MAX_ROWS = 60
 MAX_WORK = 30_000_000
@@ -31,11 +34,24 @@ MAX_TEXT = 200
 
 
 def show(place: str, look: PageWindow | None) -> None:
-    """The form, then its rows."""
+    """The twin of each engine, then the lookups replayed."""
+    triage = data.triage(place, look)  # first: while there is none, the link's lever is not taken
+    lever = state.take_pick("lever")
+    st.markdown("### Latency and throughput with other settings")
+    settings_forecast.show(place, triage, lever)
+    st.markdown("### Hit rate with another cache, routing or eviction")
+    try:
+        _replay(place, look, lever)
+    except UnansweredError as error:
+        header.failure(error.failure, key="lookups-failure")
+
+
+def _replay(place: str, look: PageWindow | None, lever: str) -> None:
+    """The form, then its rows. Raises UnansweredError, NotYetError."""
     # All look-ups are replayed, whatever the window: a cache's past is part of what it finds.
     of = replace(data.lookups(place), title=source_registry.place_name(place))
     _about(of)
-    linked = _linked(place, look, of)
+    linked = _linked(place, look, of, lever)
     with st.form("what-if"):
         first, second = st.columns(2)
         capacities = first.text_input(
@@ -75,9 +91,9 @@ def show(place: str, look: PageWindow | None) -> None:
     _answer(replace(of, today=size), plan, rows)
 
 
-def _linked(place: str, look: PageWindow | None, of: Lookups) -> bool:
+def _linked(place: str, look: PageWindow | None, of: Lookups, named: str) -> bool:
     """Fill the form in with the replay of the lever that a link names; whether there is one."""
-    lever = source_registry.knowledge().levers.get(state.take_pick("lever"))
+    lever = source_registry.knowledge().levers.get(named)
     if lever is None or lever.replay is None or not of.today:
         return False
     how = lever.replay
