@@ -5,9 +5,10 @@
 
 The engines are looped recordings that a real Prometheus scrapes. The cost of the rules is the CPU time of the server
 with them, less that of a second server which scrapes the same and has no rules, as a share of a core. The cost of a
-board is the samples that its queries touch in one load of its default range (`totalQueryableSamples`), measured over
-the last steps and scaled to the range: every step costs the same. These are the queries of the panels in open rows and
-of the marks; Grafana asks for a closed row when somebody opens it. Exits with 1 above a budget.
+board is the samples that its queries touch in one load of its default range (`totalQueryableSamples`), measured at the
+last step, which has a whole window of samples, and scaled to the range: every step costs the same. These are the
+queries of the panels in open rows and of the marks; Grafana asks for a closed row when somebody opens it. Exits with 1
+above a budget.
 """
 
 from __future__ import annotations
@@ -43,9 +44,6 @@ BOARD_SAMPLES = 50_000
 
 RANGE_SECONDS, PANEL_PIXELS = 1800.0, 600
 """The boards' default range, and the width of half a board on a laptop."""
-
-MEASURED_STEPS = 2
-"""The last steps, of which each has a whole window of samples."""
 
 
 def main() -> int:
@@ -96,12 +94,12 @@ def _board_samples(server: Prometheus) -> dict[str, float]:
     made = boards.built(load(), "https://kvitals.example.com/runbooks", window)
     for query in [*(one for one in asked(made) if not one.closed), *marks_asked(made)]:
         step = grafana.step(RANGE_SECONDS, PANEL_PIXELS, query.least_step)
-        path, form = query.parameters(now - MEASURED_STEPS * step, now, step)
+        path, form = query.parameters(now, now, step)
         answer = server.ask(path, stats="all", **form)
         if answer["status"] != "success":
             raise RuntimeError(f"{query.place}: {answer['error']}")
         touched = answer["data"]["stats"]["samples"]["totalQueryableSamples"]
-        scale = 1.0 if query.instant else (RANGE_SECONDS / step + 1) / (MEASURED_STEPS + 1)
+        scale = 1.0 if query.instant else RANGE_SECONDS / step + 1
         found[query.board] = found.get(query.board, 0.0) + touched * scale
     return found
 
