@@ -48,12 +48,12 @@ class OfAgent:
             return await self._past(about)
         document = await self._now()
         if document is None:
-            return Diagnosis("this agent has not judged anything yet")
+            return Diagnosis("this agent has not evaluated any window yet")
         engines = engines_of_agent(self.pipeline, document.window.end)
         subject = resolve(about.entity, engines)
         if subject.named and not subject.engines:
             return Diagnosis(_elsewhere(about))
-        how = f"judged by the agent at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
+        how = f"diagnosed by the agent at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
         return _diagnosis(how, document, about, engines)
 
     async def _now(self) -> Triage | None:
@@ -121,7 +121,7 @@ class OfFleet:
             except (ServerError, PromQLError) as error:
                 return Diagnosis(f"not judged: {error}")
             document = judged.document
-            how = f"judged from {self.access.url} at {_utc(look.moment)}, over {document.window.seconds:.0f} s"
+            how = f"diagnosed from {self.access.url} at {_utc(look.moment)}, over {document.window.seconds:.0f} s"
             found = _diagnosis(how, document, about, judged.engines)
             if found.lead is not None:
                 break
@@ -134,7 +134,7 @@ def _judged_past(path: Path, setup: Setup, targets: Sequence[Mapping[str, Any]],
     except (HistoryError, RecordingError, PromQLError) as error:
         return Diagnosis(f"not judged: {error}")
     document = judged.document
-    how = f"judged from the agent's history at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
+    how = f"diagnosed from the agent's history at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
     return _diagnosis(how, document, about, engines_of_agent(judged.pipeline, document.window.end, targets))
 
 
@@ -160,7 +160,7 @@ def _diagnosis(how: str, document: Triage, about: DiagnosisRequest, engines: Seq
     for longer fires: then it is no diagnosis, and is asked for again later."""
     found, pool = lead(document, about, engines), _pool(about, engines)
     if document.window.cold and (found is None or (about.codes and not relates(found, about.codes))):
-        how = f"not judged yet: only {document.window.seconds:.0f} s have been watched, which is too little"
+        how = f"not diagnosed yet: kvitals has watched only {document.window.seconds:.0f} s, which is too little"
         return Diagnosis(how, pool=pool)
     return Diagnosis(how, document, found, pool)
 
@@ -174,8 +174,8 @@ def _pool(about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> str:
 
 def _elsewhere(about: DiagnosisRequest) -> str:
     return (
-        f"not judged: this agent does not watch {where(about.entity)}; send alerts to the agent that does, or to"
-        " `kvitals notify --prometheus URL`, which diagnoses every engine"
+        f"not diagnosed: this agent does not watch {where(about.entity)}; send alerts to the agent that does, "
+        f"or to `kvitals notify --prometheus URL`, which diagnoses every engine"
     )
 
 

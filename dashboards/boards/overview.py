@@ -29,7 +29,8 @@ def _first_tokens(window: str) -> str:
 
 
 _STEPWISE = (
-    "By steps of 50, 90, 95, 99 and 99.9 %: the share is at least that. Each engine has its own objective for TTFT."
+    "The share is known in steps of 50, 90, 95, 99 and 99.9 %; the true share is at least the value shown. Each "
+    "engine has its own objective for TTFT."
 )
 
 _GLANCE = BoardRow(
@@ -52,7 +53,7 @@ _GLANCE = BoardRow(
         ),
         Tile(
             title="Goodput: requests/s within TTFT objective",
-            question="How many requests a second are within objectives?",
+            question="How many requests per second are within objectives?",
             lines=(
                 PanelLine(
                     ExpressionQuery(f"sum(({_in_time(_OVER)}) * {_first_tokens(_OVER)})", "per_second"), "in time"
@@ -137,8 +138,8 @@ _HARM = BoardRow(
                 ConditionQuery("KVC09", "preemptions_per_request", "preemptions"),
             ),
             by=("LAT01", "LAT02"),
-            note="Requests a second whose first token is later than the objective; an engine that cannot be read is"
-            f" first. A click on an engine leads to its board. {_STEPWISE}",
+            note="Requests per second whose first token is later than the objective; unreachable engines come "
+            f"first. Click on an engine to open its board. {_STEPWISE}",
             worst_first=True,
             words=((_UNREACHABLE, "unreachable"),),
             drill="kvitals-engines",
@@ -213,7 +214,8 @@ _OBJECTIVES = BoardRow(
                 PanelLine(SignalQuery("slo_ttft_seconds"), "{{engine}} objective", "objective"),
             ),
             by=("TEL03",),
-            note="A percentile lies somewhere in a bucket. An objective in the same bucket cannot be judged.",
+            note="A percentile lies somewhere in a bucket. If the objective is in the same bucket, the percentile "
+            "does not show whether it is met.",
         ),
         Heat(
             title="TTFT heat map",
@@ -273,7 +275,7 @@ _ENDS = BoardRow(
     (
         LinePanel(
             title="Finished requests by reason",
-            question="How many requests end a second, and how?",
+            question="How many requests end per second, and how?",
             lines=(
                 PanelLine(
                     rate("kvitals_requests_finished_total", "reason"),

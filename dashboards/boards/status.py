@@ -18,7 +18,7 @@ _COUNTS = BoardRow(
             title="Engines watched",
             question="How many engines are watched?",
             lines=(PanelLine(gauge("kvitals_target_up", unit="count", scope="fleet", of="count"), "{{cluster}}"),),
-            note="Routers, exporters and stores that are watched count too.",
+            note="Routers, exporters and stores that are watched also count.",
             width=6,
             height=4,
         ),
@@ -90,14 +90,14 @@ _ENGINES = BoardRow(
                 ConditionQuery("ENG04", "restarts"),
             ),
             by=("LAT01", "LAT02"),
-            note="A click on an engine leads to its board. An empty cell means no data: neither good nor bad.",
+            note="Click on an engine to open its board. An empty cell means no data: neither good nor bad.",
             drill="kvitals-engines",
             width=24,
             height=9,
         ),
         States(
             title="Engine up (scrape target)",
-            question="Since when is each engine reachable?",
+            question="Since when has each engine been reachable?",
             lines=(PanelLine(SignalQuery("target_up"), "{{engine}}"),),
             words=((0, "not readable"), (1, "readable")),
             judged=ConditionQuery("TEL01", "target_up"),
@@ -119,7 +119,7 @@ def board(knowledge: Knowledge) -> Board:
     return Board(
         "status",
         "Status wall",
-        "Is every engine reachable, and which has a problem? For causes, proof and levers ask `kvitals triage`.",
+        "Is every engine reachable, and which has a problem? For causes, proof and levers use `kvitals triage`.",
         (_COUNTS, _wrong(core, others, _own(knowledge)), _ENGINES),
     )
 
@@ -131,15 +131,15 @@ def _own(knowledge: Knowledge) -> list[Rule]:
 
 
 def _wrong(core: list[Rule], others: list[Rule], own: list[Rule]) -> BoardRow:
-    note = "Prometheus does not separate “no” from “unknown”; `kvitals triage` does, and names the cause and the lever."
+    note = "Prometheus does not separate “no” from “unknown”. `kvitals triage` does, and names the cause and the lever."
     asked = [
-        ("Core rules: engines on which each holds", "Which core rule holds, and on how many engines?", core),
+        ("Core rules: engines for which each rule holds", "Which core rule holds, and for how many engines?", core),
         (
             "Other causes and symptoms of severity page",
             "Which other cause or symptom of severity page holds?",
             [rule for rule in others if rule not in own],
         ),
-        ("Rules of your own: engines on which each holds", "Which rule of your own holds?", own),
+        ("Your own rules: engines for which each rule holds", "Which of your own rules holds?", own),
     ]
     panels = tuple(_rules(title, question, rules, note) for title, question, rules in asked if rules)
     return BoardRow("Rules that hold", panels)

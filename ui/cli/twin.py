@@ -41,7 +41,8 @@ from kvitals.ui.formats import moment
 ADVISED = "advised"
 """Stands for the settings of the triage's levers."""
 NOTE = (
-    "measured and simulated are of now: how far they differ shows how far the twin can be trusted. The range holds 90%"
+    "Measured and simulated both describe today's settings: their difference shows how far you can trust the twin."
+    " The range holds 90%"
     " of the simulations. Latencies have the resolution of the engine's histograms."
 )
 
@@ -55,8 +56,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="settings",
         metavar="FLAG=VALUE",
-        help="a setting of the engine to predict latency and throughput for, such as max-num-seqs=16; repeatable;"
-        f" {ADVISED}: each setting that the triage of SOURCE advises",
+        help="an engine setting to predict latency and throughput for, such as max-num-seqs=16; repeatable; "
+        f"{ADVISED}: each setting that the triage of SOURCE advises",
     )
     prometheus.add_options(parser, "--from and --to")
     parser.set_defaults(slo=[])
@@ -68,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the forecasts. Returns EXIT_UNKNOWN where no engine has a prediction. Raises UsageError."""
     if args.trace is not None:
         raise UsageError(
-            "--set with --trace: a trace has no step times; name a recording, an agent, a history or a Prometheus"
+            "--set with --trace: a trace contains no step times; name a recording, an agent, a history or a Prometheus"
         )
     if args.curve or args.capacity is not None:
-        raise UsageError("--set with --curve or --capacity: these replay lookups; use one of the two at a time")
+        raise UsageError("--set with --curve or --capacity: use only one of them, because these two replay lookups")
     named = args.source or (str(args.capture) if args.capture else args.agent)
     args = argparse.Namespace(**{**vars(args), "source": named})
     chosen = setup(args)
@@ -104,15 +105,15 @@ def _triage(named: str | None, chosen: Setup) -> Triage:
         return AgentClient(parse_url(named)).findings()
     if named and Path(named).is_file():
         return judge_recording(Path(named), chosen).document
-    raise UsageError(f"--set {ADVISED}: name a recording or the URL of an agent, which have a triage")
+    raise UsageError(f"--set {ADVISED}: name a source with a triage: a recording or the URL of an agent")
 
 
 def _advised(of: TimeseriesSource, triage: Triage, lookups: Accesses | None, seed: int) -> list[TwinDocument]:
     settings = advised_settings(triage)
     if not settings:
         raise UsageError(
-            f"--set {ADVISED}: no lever of this triage sets a flag that the twin simulates; name one, such as"
-            " --set max-num-seqs=16"
+            f"--set {ADVISED}: no lever of this triage sets a flag that the twin simulates; name a setting, "
+            f"such as --set max-num-seqs=16"
         )
     return [
         document

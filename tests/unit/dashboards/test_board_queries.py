@@ -185,7 +185,7 @@ def test_slow_signals_keep_their_window(queries: Queries) -> None:
     ("changes", "message"),
     [
         ({"title": "How full is it?"}, "a panel's title names a metric"),
-        ({"title": "KV cache usage of each of the engines, in blocks"}, "does not fit over a panel of 8 columns"),
+        ({"title": "KV cache usage of each of the engines, in blocks"}, "is too long for a panel of 8 columns"),
         ({"lines": "no unit"}, "has no unit"),
         ({"lines": "legend"}, "the legend names \\['gpu'\\]"),
         ({"lines": "objective"}, "an objective that no rule reads"),

@@ -153,7 +153,7 @@ def test_a_file_that_can_not_be_used_is_named(server: Server, tmp_path: Path) ->
     assert "empty" in refusal(PrometheusAccess(server.url, basic_file=empty))
     lines = tmp_path / "lines"
     lines.write_text("one\ntwo\n")
-    assert "in one line" in refusal(PrometheusAccess(server.url, bearer_file=lines))
+    assert "on one line" in refusal(PrometheusAccess(server.url, bearer_file=lines))
     assert "`Name: value`" in refusal(PrometheusAccess(server.url, headers_file=lines))
     assert "--prometheus-cert" in refusal(PrometheusAccess(server.url, key_file=lines))
 

@@ -215,7 +215,7 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
 def test_what_is_no_history_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as other:
         other.execute("CREATE TABLE diary (text TEXT)")
-    with pytest.raises(HistoryError, match="no history of kvitals"):
+    with pytest.raises(HistoryError, match="not a kvitals history"):
         schema.open_for_writing(tmp_path / FILE)
 
 

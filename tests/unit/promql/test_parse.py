@@ -85,7 +85,7 @@ def test_nodes() -> None:
         ("foo[11y]", "too long", 3),
         ("foo offset 5", "an offset needs a unit", 11),
         ("foo offset inf", "an offset is a duration", 11),
-        ("foo > 5m", "the duration 5m stands where none can", 6),
+        ("foo > 5m", "the duration 5m is not allowed here", 6),
         ("sum(foo", "'(' is not closed", 3),
         ("sum(foo))", "unexpected ')'", 8),
         ("foo{a='b'", "'{' is not closed", 3),
