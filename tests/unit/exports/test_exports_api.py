@@ -356,7 +356,7 @@ class TestTheRest:
             raise PromQLError("the query took too long")
 
         async with serving(findings=judge, rules=judge) as client:
-            told = (503, "timeout", "no diagnosis this time: the query took too long")
+            told = (503, "timeout", "not judged this time: the query took too long")
             assert await error_of(client, path) == told
 
     async def test_metrics(self, client: Client) -> None:

@@ -32,7 +32,7 @@ async def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:
         raise PromQLError("the query took too long")
 
     assert await judge(cast(Pipeline, SimpleNamespace(observe_steps=observe)), 1.0, Worker("judging")) == (
-        "No diagnosis this time: the query took too long."
+        "Not judged this time: the query took too long."
     )
 
 
