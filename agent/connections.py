@@ -41,7 +41,9 @@ RETRY_SECONDS = 5
 REFUSALS = 16
 """Connections that get a 503 at the same time. Those beyond it are closed without an answer."""
 REFUSAL_SECONDS = 1.0
-GAVE_WAY = "all connections are in use, and this one sent no byte of its body for a while; send the whole body at once"
+GAVE_WAY = (
+    "all connections are in use, and this connection sent no byte of its body for a while; send the whole body at once"
+)
 MALFORMED = "this is not a request of HTTP/1.1: check the client and the proxies before it"
 FAILED = "the request failed: the log has the reason"
 LINGERING_SECONDS = 1.0
@@ -90,7 +92,7 @@ def _make_one_line(record: logging.LogRecord, error: HttpProcessingError) -> Non
     """Replace the traceback of a malformed request by its reason."""
     client = record.args[0] if isinstance(record.args, tuple) and record.args else "unknown address"
     reason = ascii(" ".join(error.message.split())[:MAX_LOGGED_REASON])
-    record.msg = "malformed request from %s refused with %d: %s; check this client and the proxies before it"
+    record.msg = "malformed request from %s refused with %d: %s; check this client and the proxies in between"
     record.args = (client, error.code, reason)
     record.exc_info = record.exc_text = None
 
@@ -333,7 +335,7 @@ class Connection(asyncio.Protocol):
         answer already."""
         row = self._guard.row
         if self.phase is ConnectionPhase.HEAD:
-            return _answer(row, "408 Request Timeout", f"no whole head within {row.head:g} s")
+            return _answer(row, "408 Request Timeout", f"the head is incomplete after {row.head:g} s")
         if self.phase is ConnectionPhase.REQUEST:  # handlers answer once they have the body
             return _answer(
                 row, "408 Request Timeout", f"no byte of the body for {row.body:g} s; send the whole body at once"
@@ -418,7 +420,7 @@ class Connection(asyncio.Protocol):
             self._enter(ConnectionPhase.READY)
             self._head.clear()
         elif len(self._head) > limit or self._received > len(self._head) + limit:
-            most = f"a head may have {limit} bytes: send fewer or shorter header fields, or a query as a form"
+            most = f"a head may have {limit} bytes: send fewer or shorter header fields, or send the query as a form"
             self._linger(_answer(self._guard.row, "431 Request Header Fields Too Large", most))
             return False
         return True
@@ -428,7 +430,7 @@ class Connection(asyncio.Protocol):
         row = self._guard.row
         # Handlers answer once they have the body, so no byte of an answer is sent while they wait for it.
         waits = self.phase is ConnectionPhase.READY or (self.phase is ConnectionPhase.REQUEST and self._wants_body())
-        most = f"a body may have {row.max_body} bytes, and the framing of its chunks {row.max_framing}"
+        most = f"a body may have {row.max_body} bytes, and its chunk framing {row.max_framing}"
         self._linger(_answer(row, "413 Content Too Large", most) if waits else b"")
 
     def _linger(self, last: bytes) -> None:

@@ -165,10 +165,10 @@ class Finder:
     ) -> DiscoveredTarget:
         """The engine on a port of this node. Raises DiscoveryError."""
         if port is None:
-            raise DiscoveryError(f"{url} is not on this node: its flags can be read only where it runs")
+            raise DiscoveryError(f"{url} is not on this node: its flags can be read only on the node where it runs")
         owners = [None] if listeners is None else listeners.get(port, [])
         if not owners:
-            raise DiscoveryError(f"nothing of this node listens on port {port} (an engine in a container?)")
+            raise DiscoveryError(f"no process on this node listens on port {port} (an engine in a container?)")
         for owner in owners:
             for pid in () if owner is None else (owner, *_ancestors(owner, table)):
                 if pid in servers:
@@ -177,7 +177,7 @@ class Finder:
             raise DiscoveryError(
                 f"the process on port {port} belongs to another user: run kvitals as that user or as root"
             )
-        raise DiscoveryError(f"the process on port {port} (pid {owners[0]}) is no engine that kvitals knows")
+        raise DiscoveryError(f"the process on port {port} (pid {owners[0]}) is not an engine that kvitals knows")
 
     def families(self, urls: Iterable[str]) -> dict[str, tuple[ProcessRef, ...]]:
         """The processes of the engines behind URLs, API servers first; empty where none is to be seen.
@@ -252,18 +252,18 @@ class Finder:
     def _obstacle(self, server: _Server) -> str:
         flags = server.flags
         if flags.get("uds"):
-            return "serves on a Unix socket, which is not scraped: give it a --port for its metrics"
+            return "serves on a Unix socket, which kvitals cannot scrape: give it a --port for its metrics"
         if flags.get("headless"):
-            return "is headless: the node with its API server has its metrics"
+            return "is headless: the node that runs its API server has its metrics"
         if flags.get("grpc"):
             return "serves gRPC, which has no metrics page"
         if not server.ports():
             return f"has no metrics page: set {server.launcher.port_variable} in its environment"
         if self._processes.elsewhere(server.pid):
-            return "has a network of its own (a container): name its address with [[target]] url"
+            return "has its own network (a container): name its address with [[target]] url"
         host = server.host()
         if not is_loopback(host) and host not in self._processes.addresses():
-            return f"serves on {host[:100]!r}, which is no address of this node: name it with [[target]] url"
+            return f"serves on {host[:100]!r}, which is not an address of this node: name it with [[target]] url"
         return ""
 
     def _target(self, server: _Server, port: int, family: Iterable[int]) -> DiscoveredTarget:

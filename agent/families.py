@@ -62,8 +62,8 @@ MAX_UNKNOWN = 50
 """Unknown names that are said one by one."""
 
 _NO_ENGINE = (
-    "This is a metrics page, but not of an engine that kvitals knows ({known}). Check the URL. An engine that"
-    " runs with its statistics off (vLLM: --disable-log-stats) looks like this too."
+    "This is a metrics page, but it does not belong to an engine that kvitals knows ({known}). Check the URL. "
+    "An engine whose statistics are switched off (vLLM: --disable-log-stats) also looks like this."
 )
 
 

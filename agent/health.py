@@ -43,7 +43,7 @@ class Health:
     def problem(self) -> str:
         """Why the agent is not healthy; empty where it is."""
         late = self._late("no verdict", self._judged)
-        return self.halt or (f"{late}; the log has the reason" if late else "")
+        return self.halt or (f"{late}; see the log for the reason" if late else "")
 
     def _late(self, what: str, last: float) -> str:
         since, allowed = self._clock() - last, MISSED_CYCLES * self._interval() + SLACK_SECONDS

@@ -19,7 +19,7 @@ def has_token(authorization: str, file: Path) -> bool:
     try:
         token = secret(file)
     except SecretError as error:
-        log.warning("the token of clients cannot be read, so every client is refused", error=str(error))
+        log.warning("the agent cannot read the token of its clients, so it refuses every client", error=str(error))
         return False
     sent = authorization.removeprefix("Bearer ").strip()
     return hmac.compare_digest(sent.encode(errors="surrogateescape"), token.encode())

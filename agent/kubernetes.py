@@ -42,9 +42,10 @@ MAX_SECONDS = 7 * 86400.0
 _CHUNK = 1 << 16
 _SCHEDULED = ("PodScheduled", "True")
 
-_GIVE = "give its service account a Role or ClusterRole with the verb list on pods (apiGroups [''])"
+_GIVE = "give its service account a Role or ClusterRole that allows the verb list on pods (apiGroups [''])"
 _ROLE_WORDS = {"both": "unified", "prefill-decode": "unified", "scheduler": "router"}
-"""Roles in the words of others: llm-d's for both phases in one engine, and the router of SGLang's role-based groups."""
+"""Roles in the words of others: llm-d's for both phases in one engine, and the router of SGLang's role-based "
+  "groups."""
 
 
 class KubernetesError(Exception):
@@ -179,8 +180,8 @@ class Pods:
             raise KubernetesError(f"{server} did not answer within {config.timeout:g} s; kvitals retries") from None
         except aiohttp.ClientConnectorCertificateError as error:
             raise KubernetesError(
-                f"{server}: its certificate is not one of {config.server_ca_file} ({error.certificate_error});"
-                " check server_ca_file"
+                f"{server}: its certificate is not signed by {config.server_ca_file} "
+                f"({error.certificate_error}); check server_ca_file"
             ) from error
         except aiohttp.ClientError as error:
             raise KubernetesError(f"{server} cannot be reached ({str(error)[:200]}); check server") from error
@@ -192,8 +193,8 @@ class Pods:
         host, port = self._env.get("KUBERNETES_SERVICE_HOST"), self._env.get("KUBERNETES_SERVICE_PORT", "443")
         if not host:
             raise KubernetesError(
-                "this is no pod ($KUBERNETES_SERVICE_HOST is not set); outside of the cluster write server ="
-                " and token_file = in [kubernetes]"
+                "this is not a pod ($KUBERNETES_SERVICE_HOST is not set); outside of the cluster write server = "
+                "and token_file = in [kubernetes]"
             )
         return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
@@ -233,7 +234,7 @@ class _Listing:
         try:
             return await self._pages()
         except _PassedError:
-            raise KubernetesError(f"{self.where} changes faster than it can be listed; kvitals retries") from None
+            raise KubernetesError(f"{self.where} changes faster than kvitals can list it; kvitals retries") from None
 
     async def _pages(self) -> list[_Pod]:
         pods: list[_Pod] = []
@@ -246,7 +247,7 @@ class _Listing:
                 break
             if not place:
                 return pods
-        raise KubernetesError(f"more than {MAX_PODS} pods; narrow them down with selector or namespaces")
+        raise KubernetesError(f"more than {MAX_PODS} pods; select fewer with selector or namespaces")
 
     async def _page(self, place: str) -> _PodList:
         query = {"fieldSelector": self.fields, "limit": str(PODS_A_PAGE)}
@@ -268,16 +269,16 @@ class _Listing:
         try:
             return _decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise KubernetesError(f"{self.where} answered with no list of pods ({error}); check server") from error
+            raise KubernetesError(f"{self.where} did not answer with a list of pods ({error}); check server") from error
 
     def _refusal(self, status: int) -> Exception:
         if status == 410:
             return _PassedError()
         means = {
-            400: f"HTTP 400: it does not understand the selector {self.config.selector!r}",
-            401: f"HTTP 401: the token in {self.config.token_file} has expired or is not of this cluster",
+            400: f"HTTP 400: the server does not understand the selector {self.config.selector!r}",
+            401: f"HTTP 401: the token in {self.config.token_file} has expired or belongs to another cluster",
             403: f"HTTP 403: kvitals may not list pods; {_GIVE}",
-            404: "HTTP 404: this is no Kubernetes API; check server",
+            404: "HTTP 404: this is not a Kubernetes API; check server",
             429: "HTTP 429: the API is overloaded; kvitals retries",
         }
         return KubernetesError(f"{self.where}: {means.get(status, f'HTTP {status}; kvitals retries')}")
@@ -338,7 +339,7 @@ def _port(pod: _Pod, annotated: str, config: Kubernetes) -> int:
         if isinstance(wanted, int) or wanted in by_name:
             return wanted if isinstance(wanted, int) else by_name[wanted]
     names = ", ".join(map(str, config.ports))
-    raise ValueError(f"it has no port named {names}: annotate it with {config.annotation}/port or set ports")
+    raise ValueError(f"it has no port named {names}: annotate it with {config.annotation}/port, or set ports")
 
 
 def _labels(pod: Mapping[str, str], config: Kubernetes) -> dict[str, str]:

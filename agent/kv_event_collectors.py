@@ -156,7 +156,7 @@ class KvEventSenses:
             try:
                 self._sense = await self._thread.run(lambda: KvEventsSense(self._names()))
             except ConfigError as error:
-                log.warning("KV events are not listened to", error=str(error))
+                log.warning("the agent does not listen to KV events", error=str(error))
         return self._sense is not None
 
     def _is_due(self, found: _Found, view: KvTarget, now: float) -> bool:

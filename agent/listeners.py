@@ -48,8 +48,8 @@ LISTENERS: dict[str, Listener] = {
             address="127.0.0.1:9477",
             accepts="queries, reads of findings, request records and history; parts of the tap (`/api/v1/parts`);"
             " alerts (`[notify]`)",
-            callers="this machine; any host that reaches it where `listen` is another address: use `[remote]` instead;"
-            " parts and alerts from other machines only with a token",
+            callers="this machine; also any host that reaches it where `listen` is another address: use "
+            "`[remote]` for those; parts and alerts from other machines only with a token",
             tls="no",
             connections=256,
             per_peer=192,
@@ -120,7 +120,7 @@ LISTENERS: dict[str, Listener] = {
             title="the tap",
             address="127.0.0.1:8100",
             accepts="HTTP/1.1 requests of the engine's clients, passed on as they are",
-            callers="every client of the engine; the tap adds no authentication",
+            callers="every client of the engine; the tap does not authenticate",
             tls="`cert_file` and `key_file` of `[tap]`",
             connections=4096,
             per_peer=3072,
@@ -170,8 +170,8 @@ LISTENERS: dict[str, Listener] = {
             name="web",
             title="web page",
             address="127.0.0.1:8501",
-            accepts="a browser's session; uploads of recordings: four arrive at once, two of a session and eight of"
-            " all stay in memory",
+            accepts="a browser's session; uploads of recordings: at most four at a time, two stored in memory "
+            "per session and eight in all",
             callers="this machine; other machines only with `--password-file`",
             tls="no: put a proxy in front",
             connections=256,
@@ -208,7 +208,7 @@ LISTENERS: dict[str, Listener] = {
         Listener(
             name="replay",
             title="pages of a recording (`kvitals record --replay FILE --serve`)",
-            address="127.0.0.1, a port for each engine",
+            address="127.0.0.1, one port for each engine",
             accepts="reads of one page",
             callers="this machine",
             tls="no",
@@ -228,7 +228,7 @@ LISTENERS: dict[str, Listener] = {
             title="Model Context Protocol (`kvitals mcp --http`)",
             address="not open by default",
             accepts="calls of the read-only tools, which read the sources that the command line names",
-            callers="this machine; with `--token-file` only callers with the token",
+            callers="this machine; with `--token-file` only callers that send the token",
             tls="no",
             connections=64,
             per_peer=48,
@@ -246,7 +246,7 @@ LISTENERS: dict[str, Listener] = {
             address="not open by default",
             accepts="KV events over ZeroMQ",
             callers="this machine; other machines only where `hosts` names them",
-            tls="no: ZeroMQ's sockets have none here",
+            tls="no: ZeroMQ sockets do not support it here",
             connections=32,
             per_peer=24,
             first_byte=5.0,

@@ -71,7 +71,9 @@ class MemoryLimit:
         self.refusing = used > (RESUMING_SHARE if before else REFUSING_SHARE) * self.limit
         if self.refusing != before:
             log.warning(
-                "new data is refused: near the memory limit" if self.refusing else "new data is taken again",
+                "new data is refused: the agent is near its memory limit"
+                if self.refusing
+                else "new data is accepted again",
                 resident_mb=used >> 20,
                 limit_mb=self.limit >> 20,
             )

@@ -131,7 +131,7 @@ class Node:
             self.kv_events.open(self.parts.tenants)
         elif once:
             self.kv_events.open(partial(tenants_of_one_look, self.config.tenants), binds=False)
-        return notes if self.targets else [*notes, "no targets yet; they are watched when they come"]
+        return notes if self.targets else [*notes, "no targets yet; the agent watches them when they appear"]
 
     async def refresh(self, *, at_once: bool = False, first: bool = False) -> list[str]:
         """Ask the sources for their targets and watch those that there are. See `Sources.look` and `adapt`."""

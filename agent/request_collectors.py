@@ -185,7 +185,7 @@ class PartsCollector(NodeCollector[PartsRecord]):
     def tenants(self) -> TenantNames:
         """What makes pseudonyms. Raises ConfigError, and RuntimeError where `open` was not called."""
         if self._senses is None:
-            raise RuntimeError("observers of requests are not listened to: call `open` first")
+            raise RuntimeError("no listener for observers of requests: call `open` first")
         return self._senses.tenants()
 
     def send_traces(self, version: str) -> None:

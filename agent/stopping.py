@@ -39,7 +39,8 @@ def _end(asked: threading.Event, seconds: float) -> None:
     main = threading.main_thread()
     others = [one.name for one in threading.enumerate() if one not in (main, threading.current_thread())]
     print(  # to stderr, not through a logger whose lock may be held
-        f"not everything ended within {seconds:g} s of the signal, the process ends now; threads: {', '.join(others)}",
+        f"some threads did not end within {seconds:g} s of the signal, so the process ends now; threads: "
+        f"{', '.join(others)}",
         file=sys.stderr,
         flush=True,
     )

@@ -111,7 +111,9 @@ class Sources:
             self._found.clear()
         unique = _unique(targets)
         if len(unique) > MAX_TARGETS:
-            self._say("cap", [f"{len(unique)} targets, the first {MAX_TARGETS} are watched: split them up"], said)
+            self._say(
+                "cap", [f"{len(unique)} targets, only the first {MAX_TARGETS} are watched: use several agents"], said
+            )
         return TargetList(config, unique[:MAX_TARGETS], tuple(said))
 
     def _named(self) -> Iterable[TargetTable]:
@@ -130,7 +132,7 @@ class Sources:
                 found = await pods.list()
         except Exception as error:
             self._pods_failed = pods is self._pods
-            kept = f"; the {len(self._known_pods)} pods known so far stay" if self._known_pods else ""
+            kept = f"; the agent keeps the {len(self._known_pods)} pods that it knows" if self._known_pods else ""
             self._say("pods", [f"pods not listed: {error}{kept}"], said)
         else:
             if pods is self._pods:  # else the configuration changed meanwhile
@@ -224,7 +226,9 @@ class TargetFiles:
         for pattern in self.patterns:
             matching = sorted(pattern.parent.glob(pattern.name)) if is_pattern(pattern.name) else [pattern]
             found |= dict.fromkeys(matching)
-        self._too_many = f"{len(found)} targets files, the first {MAX_FILES} are read" if len(found) > MAX_FILES else ""
+        self._too_many = (
+            f"{len(found)} targets files, only the first {MAX_FILES} are read" if len(found) > MAX_FILES else ""
+        )
         return list(found)[:MAX_FILES]
 
 
@@ -258,7 +262,7 @@ def _read(path: Path, file: _File) -> None:
     try:
         file.targets, file.problem = read_targets(path), ""
     except ConfigError as error:
-        kept = f"; its {len(file.targets)} targets stay as they were" if file.targets else ""
+        kept = f"; the agent keeps its {len(file.targets)} earlier targets" if file.targets else ""
         file.problem = f"{error}{kept}"
 
 

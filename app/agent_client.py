@@ -172,8 +172,8 @@ class AgentClient:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if version := _document_version(body):
                 raise OtherVersionError(
-                    f"the agent at {self.url} sends version {version} of the triage document, this side reads {VERSION}"
-                    f" ({error}). Use the same version of kvitals on both sides."
+                    f"the agent at {self.url} sends version {version} of the triage document, but this kvitals "
+                    f"reads version {VERSION} ({error}). Use the same kvitals version on both sides."
                 ) from error
             self._unreadable("findings", error)
 
@@ -284,20 +284,21 @@ class AgentClient:
                         body += piece
                         if len(body) > limit:
                             raise AgentError(
-                                f"the answer of {self.url} is larger than {limit >> 20} MB: ask for less at a time"
+                                f"the answer of {self.url} is larger than {limit >> 20} MB: request less at a time"
                             )
                         if time.monotonic() > deadline:
                             raise requests.Timeout
                     return response.status_code, bytes(body)
         except requests.Timeout as error:
             raise AgentSlowError(
-                f"the agent at {self.url} did not answer within {timeout:g} s. It or its machine is busy: try again."
+                f"the agent at {self.url} did not answer within {timeout:g} s. The agent or its machine is "
+                f"busy: try again."
             ) from error
         except (requests.RequestException, ValueError, OSError) as error:
             if "timed out" in str(error):  # while the body is read, the library reports it as a broken connection
                 raise AgentSlowError(
-                    f"the agent at {self.url} stopped answering within {timeout:g} s. It or its machine is busy:"
-                    " try again."
+                    f"the agent at {self.url} stopped answering within {timeout:g} s. The agent or its machine "
+                    f"is busy: try again."
                 ) from error
             raise AgentUnreachableError(
                 f"no agent answers at {self.url}: {_why(error)}. Start one with `kvitals run`, or check the address."
@@ -312,18 +313,18 @@ class AgentClient:
         if said.status == "error" and said.error:
             raise AgentRefusedError(self.url, said.error, status)
         if status in (401, 403):
-            raise AgentRefusedError(self.url, "this caller is not admitted; send the token of [remote]", status)
+            raise AgentRefusedError(self.url, "the agent refuses this caller; send the token of [remote]", status)
         version = self.version()  # raises NotKvitalsError
         raise AgentRefusedError(
-            self.url, f"no {path} here: it is switched off, or kvitals {version} does not have it", status
+            self.url, f"no {path} here: it is switched off, or this kvitals {version} does not support it", status
         )
 
     def _unreadable(self, path: str, error: Exception) -> NoReturn:
         """Raise what an answer that cannot be decoded means."""
         version = self.version()  # raises NotKvitalsError
         raise OtherVersionError(
-            f"the agent at {self.url} runs kvitals {version}, and its answer to {path} has another form ({error}). Use"
-            " the same version of kvitals on both sides."
+            f"the agent at {self.url} runs kvitals {version}, and its answer to {path} has an unknown form "
+            f"({error}). Use the same kvitals version on both sides."
         ) from error
 
 

@@ -18,7 +18,7 @@ MICROSECONDS = 1e6
 def profiles(flame: FirstTokenFlame | FlameDifference) -> Mapping[str, Sequence[FlameStack]]:
     """The stacks to draw, by the title of their drawing."""
     if isinstance(flame, FirstTokenFlame):
-        return {"time to first token, all requests together": flame.stacks}
+        return {"time to first token of all requests together": flame.stacks}
     return {"longer, seconds a request": flame.more, "shorter, seconds a request": flame.less}
 
 

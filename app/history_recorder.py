@@ -145,7 +145,7 @@ class Keeping:
         if configuration != self._configuration:
             if self._configuration:
                 good = configuration.get("reloadConfigSuccess", True)
-                text = "configuration taken over" if good else "configuration refused, the old one stays in force"
+                text = "configuration taken over" if good else "configuration refused, the previous one stays in force"
                 self.note(HistoryEvent(now, "config", text, "agent", self._labels))
             self._configuration = configuration
         targets = frozenset(self._pipeline.node.targets)

@@ -24,7 +24,7 @@ def with_last_cascade(document: Triage, report: Mapping[str, Any]) -> Triage:
         if one["ended"] is not None and 0 <= document.window.end - one["ended"] < TOLD_SECONDS:
             end = datetime.fromtimestamp(one["ended"], UTC)
             ended.setdefault(
-                one["engine"], f"the last cascade reached stage {one['stage']} and ended {end:%H:%M:%S} UTC"
+                one["engine"], f"the last cascade reached stage {one['stage']} and ended at {end:%H:%M:%S} UTC"
             )
     if not ended:
         return document

@@ -54,7 +54,7 @@ def trace_lookups(path: Path, block_size: int | None) -> Lookups:
     if trace.facts.block_size is None:
         raise TraceError(
             f"{path}: the {trace.facts.format} format has no prefix ids, so no hit rate can be calculated for any"
-            f" capacity, eviction or routing. `kvitals size --trace {path}` answers from its arrivals and lengths."
+            f" capacity, eviction or routing. `kvitals size --trace {path}` uses its arrivals and lengths only."
         )
     return Lookups(trace.accesses, str(path), None, trace.facts)
 
@@ -64,8 +64,8 @@ def recorded_lookups(path: Path) -> Lookups:
     ledger, _ = replay_ledger(path)
     if ledger is None:
         raise LedgerError(
-            f"{path} has no KV events. Engines publish them with --kv-events-config (see `kvitals check`);"
-            " then record it anew."
+            f"{path} has no KV events. Engines publish prefix ids with --kv-events-config (see `kvitals "
+            f"check`); then record again."
         )
     lookups = ledger_lookups(ledger, str(path))
     if lookups is None:
@@ -103,7 +103,7 @@ def parse_capacity(text: str, lookups: Lookups) -> int | None:
     if not text.endswith("x"):
         return parse_size(text, lookups.accesses.block_size, "--capacity")
     if lookups.today is None:
-        raise UsageError(f"--capacity {text}: today's capacity is not known; give it with --today BLOCKS")
+        raise UsageError(f"--capacity {text}: today's capacity is unknown; give it with --today BLOCKS")
     return _whole(text.removesuffix("x"), lookups.today, f"--capacity {text}")
 
 
@@ -120,6 +120,6 @@ def _whole(text: str, unit: float, where: str) -> int:
         blocks = 0
     if not 1 <= blocks <= MAX_BLOCKS:
         raise UsageError(
-            f"{where}: not a capacity of a block or more; write blocks (1953), tokens (3000000t), 2x or inf"
+            f"{where}: not a capacity of at least one block; write blocks (1953), tokens (3000000t), 2x or inf"
         )
     return blocks

@@ -49,8 +49,8 @@ def parse_moment(text: str, start: float, where: str, end: float | None = None) 
     if (moment := _moment(text)) is None:
         before = "" if end is None else ", -5s before its end"
         raise UsageError(
-            f"{where}: `{text}` is not a moment; write +75s after the recording's start{before}, {_EXAMPLE} or a unix"
-            " time"
+            f"{where}: `{text}` is not a time; write +75s after the recording's start{before}, {_EXAMPLE} or a "
+            f"unix time"
         )
     return moment
 

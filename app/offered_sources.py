@@ -69,7 +69,7 @@ class OfferedSources:
         self.by_name = {one.name: one for one in offered}
         if len(self.by_name) < len(offered):
             twice = next(one.name for one in offered if sum(other.name == one.name for other in offered) > 1)
-            raise UsageError(f"two sources have the name {twice}; rename one of the files")
+            raise UsageError(f"two sources are named {twice}; rename one of the files")
         self._kept: OrderedDict[tuple[str, str], _KeptVerdict] = OrderedDict()
         self._judging = threading.Lock()
 
@@ -152,7 +152,9 @@ class OfferedSources:
             assert self.prometheus is not None
             return judge_server(self.prometheus, setup, parse_past(at, "at") if at else time.time()).document, None
         if at:
-            raise UsageError("at= is for recordings, histories and a Prometheus; a live source answers about now")
+            raise UsageError(
+                "at= works with recordings, histories and a Prometheus; a live source shows only the present"
+            )
         if (document := asyncio.run(agent_document(source.place))) is not None:
             return document, None
         collector = asyncio.run(_observed(source.place, setup, LIVE_SECONDS))
@@ -162,7 +164,7 @@ class OfferedSources:
 def compared_source(source: OfferedSource) -> OfferedSource:
     """The source, where `compare` can read it. Raises UsageError."""
     if source.kind in ("history", "prometheus"):
-        raise UsageError("compare reads recordings and live engines; choose such sources")
+        raise UsageError("compare reads recordings and live engines only; choose such sources")
     return source
 
 
@@ -199,7 +201,7 @@ async def _observed(url: str, setup: Setup, seconds: float, command: str = "") -
     """A live engine that was observed for so many seconds. Raises NoEngineError, and UsageError where an agent is no
     source of the command."""
     if command and await agent_document(url) is not None:
-        raise UsageError(f"{url} is a kvitals agent, and {command} reads engines: offer the engines themselves")
+        raise UsageError(f"{url} is a kvitals agent, but {command} reads engines: offer the engines themselves")
     async with Collector(setup, [url]) as collector:
         async for _ in collector.collect(seconds):
             pass

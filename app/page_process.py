@@ -46,7 +46,7 @@ def missing() -> str:
     """What to do where the page's libraries are not installed, or the empty string. The agent needs none of them."""
     if importlib.util.find_spec("streamlit") and importlib.util.find_spec("altair"):
         return ""
-    return "the web page needs more than the agent does: pip install 'kvitals[ui]'"
+    return "the web page needs packages that the agent does not: pip install 'kvitals[ui]'"
 
 
 def command(port: int, settings: PageSettings, address: str = ADDRESS) -> list[str]:

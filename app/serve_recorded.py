@@ -28,7 +28,7 @@ async def serve(path: Path, first_port: int, console: Console) -> None:
     """
     pages = read_pages(path)
     if not pages:
-        raise RecordingError(f"{path.name} has no metrics page that could be served")
+        raise RecordingError(f"{path.name} has no metrics page to serve")
     begun = time.time()
     start = min(times[0] for times, _ in pages.values())
     length = max(times[-1] for times, _ in pages.values()) - start

@@ -64,12 +64,12 @@ def of_trace(path: Path) -> ObservedLoad:
     accesses, facts = trace.accesses, trace.facts
     made = accesses.output[accesses.output >= 0]
     if not len(made):
-        raise SourceError(f"{path}: no request has an output length; a sizing needs both lengths")
+        raise SourceError(f"{path}: no request has an output length; a sizing needs input and output lengths")
     if facts.time_unit == "none":
         raise SourceError(f"{path}: the {facts.format} trace has no arrival times; a sizing needs a request rate")
     lasted = float(accesses.time[-1] - accesses.time[0])
     if lasted < MINUTE:
-        raise SourceError(f"{path}: {lasted:.0f} s of requests make no rate; a minute and more does")
+        raise SourceError(f"{path}: {lasted:.0f} s of requests are too few for a rate; at least a minute is needed")
     found = ObservedLoad(
         source=f"{path.name}, {len(accesses):,} requests in {lasted / 60:.0f} min ({facts.sentence})",
         peak=_peak(accesses, lasted),
@@ -82,8 +82,8 @@ def of_trace(path: Path) -> ObservedLoad:
     found.doubts.append(
         "the trace has no prefix ids: its hit rate is unknown"
         if found.cached is None
-        else f"hits of {found.cached:.0%} are those of one endless cache;"
-        " `kvitals whatif --curve --trace` has smaller ones"
+        else f"the {found.cached:.0%} hits belong to one unlimited cache; `kvitals whatif --curve --trace` "
+        f"shows smaller caches"
     )
     return found
 
@@ -144,7 +144,9 @@ def _carried(found: ObservedLoad, several: list[Steps], objectives: Mapping[str,
                 best, found.littles_gap = limit, point.littles_gap
     if best is not None and best.concurrency is not None:
         found.usable, found.c_max = best.requests, best.concurrency.value
-        found.doubts.append("an instance has the capacity that these engines had at their objective, on their hardware")
+        found.doubts.append(
+            "one instance has the capacity that these engines reached within their objective, on their hardware"
+        )
 
 
 def _lengths(of: TimeseriesSource, family: str, seconds: str) -> Lengths | None:

@@ -94,8 +94,8 @@ class StateKeeper:
             self._lock = lock_file(self._path.with_suffix(".lock"))
         except FileInUseError:
             self._failed(
-                f"another agent uses {self._path.parent}, so this one keeps no state over a restart: give it another"
-                " directory (XDG_STATE_HOME)"
+                f"another agent uses {self._path.parent}, so this one keeps no state over a restart: give it "
+                f"its own directory (XDG_STATE_HOME)"
             )
         except OSError as error:
             self._failed(f"{self._path.parent} cannot be used ({error.strerror}): give this user the directory")
@@ -106,8 +106,9 @@ class StateKeeper:
             _write(self._path, content)
         except OSError as error:
             self._failed(
-                f"{self._path} cannot be saved ({error.strerror}): make room there or give this user the directory."
-                " After a restart findings begin anew; the agent tries again every cycle"
+                f"{self._path} cannot be saved ({error.strerror}): free disk space there, or give this user the "
+                f"directory."
+                " After a restart findings start anew; the agent tries again every cycle"
             )
             return
         self._saved = content

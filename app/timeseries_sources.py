@@ -53,7 +53,7 @@ def of_history(path: Path, start: float | None, end: float | None) -> Iterator[T
         until = min(span[1], end) if end is not None else span[1]
         since = max(span[0], start if start is not None else until - DAY_SECONDS)
         if since >= until:
-            raise RecordingError(f"{path} has nothing of that time")
+            raise RecordingError(f"{path} has no data of that time")
         yield TimeseriesSource(f"history, {path}", ask_source(reader), since, until, _gap(reader, until), span[0])
     finally:
         reader.close()
@@ -118,5 +118,5 @@ def _gap(source: SeriesSource, end: float) -> float:
     """Seconds between rows. Raises RecordingError where there are none."""
     gap = row_gap(source, end - LOOK_SECONDS, end)
     if gap is None:
-        raise RecordingError("no engine was watched in the last five minutes of it")
+        raise RecordingError("no engine was watched in the last five minutes of that time")
     return gap

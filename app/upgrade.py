@@ -129,7 +129,9 @@ def compare_versions(
     """
     table = flag_table(system)
     if table is None:
-        raise UpgradeError(f"the flags of {system} are not known; known are those of {', '.join(systems_with_flags())}")
+        raise UpgradeError(
+            f"the flags of {system} are unknown; kvitals knows those of {', '.join(systems_with_flags())}"
+        )
     for version in (before, after):
         _check(table, version)
     given = _given(system, arguments)
@@ -154,11 +156,13 @@ def _check(table: FlagTable, version: str) -> None:
         raise UpgradeError(f"`{version}` is not a version: expected one such as {table.newest}")
     if table.is_newer(version):
         raise UnknownVersionError(
-            f"{table.system} {version} is newer than the flags known to this version of kvitals (to {table.newest}):"
+            f"{table.system} {version} is newer than the flags that this kvitals knows (to {table.newest}):"
             " upgrade kvitals"
         )
     if table.is_older(version):
-        raise UnknownVersionError(f"the flags of {table.system} are known from {table.oldest} on, not for {version}")
+        raise UnknownVersionError(
+            f"the flags of {table.system} are known from version {table.oldest} on, not for {version}"
+        )
 
 
 def _given(system: str, arguments: Sequence[str]) -> dict[str, str]:
@@ -206,7 +210,7 @@ def _doubts(table: FlagTable, before: str, after: str, given: Mapping[str, str])
     known |= {other.get(name, name) for name in known} | {f"O{level}" for level in range(4)}  # vLLM takes -O3 for -O 3
     for name, value in given.items():
         if "." not in name and name.removeprefix("no-") not in known and name not in known:
-            yield f"--{name} is no flag of {table.system} {before} or {after}: check its spelling"
+            yield f"--{name} is not a flag of {table.system} {before} or {after}: check its spelling"
         elif why := refusal(f"--{name}", value):
             yield why
 
@@ -322,9 +326,9 @@ def _notes(table: FlagTable, map_: EngineMap, before: str, after: str) -> Iterat
     for version in (before, after):
         nearest = table.nearest(version)
         if nearest is not None and release(nearest) != release(version):
-            yield f"the flags of {version} were not read: those of {nearest} are taken"
+            yield f"kvitals has no flags of {version}: it uses those of {nearest}"
     if map_.untested(after):
-        yield f"names of metrics are known to {map_.newest}: those of {after} are taken to be the same"
+        yield f"kvitals knows metric names up to {map_.newest}: it assumes that {after} has the same names"
 
 
 def as_json(upgrade: Upgrade) -> bytes:

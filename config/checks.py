@@ -34,18 +34,18 @@ def normal_url(text: str) -> str:
     """`text` with a scheme and without a trailing slash. Raises ValueError, saying what is wrong, and no password."""
     url = text if "://" in text else f"http://{text}"
     if "@" in url:
-        raise ValueError(f"the URL of {url.rpartition('@')[2]} holds a password: use bearer_file")
+        raise ValueError(f"the URL of {url.rpartition('@')[2]} contains a password: use bearer_file")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"{text!r} is no URL: {error}") from None
+        raise ValueError(f"{text!r} is not a URL: {error}") from None
     host_is_good = HOST.fullmatch(parts.hostname or "")
     is_cut = parts.netloc.endswith(":") or re.search(r"\s", url)
     if parts.scheme not in ("http", "https") or not host_is_good or port == 0 or is_cut:
-        raise ValueError(f"{text!r} is no URL of a server, such as http://127.0.0.1:8000")
+        raise ValueError(f"{text!r} is not the URL of a server, such as http://127.0.0.1:8000")
     if parts.query or parts.fragment:
-        raise ValueError(f"{text!r} must end with the path, without ? and #")
+        raise ValueError(f"{text!r} must end with the path, without ? or #")
     return url.rstrip("/")
 
 
@@ -98,18 +98,18 @@ class ClientCertificate(Protocol):
 def check_own_certificate(own: ClientCertificate) -> None:
     """Raises ValueError for a key without its certificate; a certificate may have its key in the same file."""
     if own.key_file and not own.cert_file:
-        raise ValueError("key_file is the key of a certificate: name cert_file as well")
+        raise ValueError("key_file is the key of a certificate: set cert_file as well")
 
 
 def check_server_certificate(own: ClientCertificate) -> None:
     """Raises ValueError where one of the two that a server of ours needs is missing."""
     if (own.cert_file is None) != (own.key_file is None):
-        raise ValueError("cert_file and key_file belong together: name both")
+        raise ValueError("cert_file and key_file belong together: set both")
 
 
 def check_prefixes(prefixes: Mapping[str, str]) -> None:
     if len(prefixes) > MAX_PREFIXES:
-        raise ValueError(f"prefixes may have {MAX_PREFIXES} entries at most")
+        raise ValueError(f"prefixes may have at most {MAX_PREFIXES} entries")
     for old, new in prefixes.items():
         if not _PREFIX.fullmatch(old) or not _PREFIX.fullmatch(new):
             raise ValueError(f"prefixes: {old!r} and {new!r} must be how names of metrics begin, such as 'vllm:'")

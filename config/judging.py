@@ -70,7 +70,7 @@ class MuteTable(Struct, frozen=True, kw_only=True):
         if not _CODE.fullmatch(self.rule):
             raise ValueError(f"rule {self.rule!r} must be a code such as KVC05")
         if not self.reason.strip():
-            raise ValueError("reason must explain the mute to later readers")
+            raise ValueError("reason must explain the mute")
         if self.until is not None and self.until.tzinfo is None:
             raise ValueError("until needs a time zone, such as 2026-12-01T00:00:00Z")
         for label in self.entity:

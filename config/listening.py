@@ -55,13 +55,13 @@ class TenantsTable(Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "gateways", tuple(_network(text) for text in self.gateways))
         for name, value in (("headers", self.headers), ("attributes", self.attributes), ("gateways", self.gateways)):
             if len(value) > MAX_SOURCES:
-                raise ValueError(f"{name} may have {MAX_SOURCES} entries at most")
+                raise ValueError(f"{name} may have at most {MAX_SOURCES} entries")
         for header in self.headers:
             if not HEADER.fullmatch(header):
-                raise ValueError(f"headers: {header!r} is no name of a header")
+                raise ValueError(f"headers: {header!r} is not the name of a header")
         for attribute in self.attributes:
             if not TEXT.fullmatch(attribute):
-                raise ValueError("attributes must be names of attributes, one line of 1 to 200 characters each")
+                raise ValueError("attributes must be names of attributes: each one line of 1 to 200 characters")
         _check_classes(self.classes)
         if not 1 <= self.top <= MAX_TOP:
             raise ValueError(f"top must be from 1 to {MAX_TOP} tenants, not {self.top}")
@@ -81,23 +81,24 @@ class RequestLog(Struct, frozen=True, kw_only=True):
         if any(is_pattern(part) for part in self.path.parts[:-1]):
             raise ValueError(f"path {self.path}: only the last part of a path may be a pattern")
         if bool(self.format) == (self.mapping is not None):
-            raise ValueError(f"set either format ({', '.join(formats())}) or mapping, a file of your own")
+            raise ValueError(f"set either format ({', '.join(formats())}) or mapping (your own file)")
         if self.format:
             one_of("format", self.format, formats())
         if not self.name:
             msgspec.structs.force_setattr(self, "name", self.mapping.stem if self.mapping else self.format)
         if not NAME_OF_SOURCE.fullmatch(self.name) or self.name in OTHER_SOURCES:
             raise ValueError(
-                f"name {self.name!r} must have lower case letters, digits, _ and -, and be none of"
-                f" {', '.join(OTHER_SOURCES)}"
+                f"name {self.name!r} must have lower case letters, digits, _ and - only, and differ from "
+                f"{', '.join(OTHER_SOURCES)}"
             )
         for key in self.tenant:
             if not TEXT.fullmatch(key):
-                raise ValueError("tenant must list keys, one line of 1 to 200 characters each")
+                raise ValueError("tenant must list keys: each one line of 1 to 200 characters")
 
 
 class Otlp(Struct, frozen=True, kw_only=True):
-    """Where spans are taken in. The table being there switches it on; an empty address switches one of the two off."""
+    """Where spans are taken in. The table being there switches it on; an empty address switches one of the two "
+    "off."""
 
     grpc: str = "127.0.0.1:4317"
     http: str = "127.0.0.1:4318"
@@ -109,10 +110,10 @@ class Otlp(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, address in (("grpc", self.grpc), ("http", self.http)):
             if address and not is_loopback(host_and_port(address, name)[0]) and self.token_file is None:
-                raise ValueError(f"{name} = {address!r} can be reached from other machines: name a token_file")
+                raise ValueError(f"other machines can reach {name} = {address!r}: set a token_file")
         check_server_certificate(self)
         if not (self.grpc or self.http):
-            raise ValueError("grpc and http are both switched off: leave the table away")
+            raise ValueError("grpc and http are both switched off: remove the table")
         if not 1 << 16 <= self.max_bytes <= 1 << 28:
             raise ValueError(f"max_bytes must be from {1 << 16} to {1 << 28}, not {self.max_bytes}")
 
@@ -143,7 +144,7 @@ class KvEventsSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if address and not _ZMQ.fullmatch(address):
                 raise ValueError(f"{name} {address!r} must be like tcp://127.0.0.1:5557 or ipc:///run/kv.sock")
         if self.topic is not None and len(self.topic) > MAX_TOPIC:
-            raise ValueError(f"topic may have {MAX_TOPIC} characters at most")
+            raise ValueError(f"topic may have at most {MAX_TOPIC} characters")
 
 
 class KvEventsTable(Struct, frozen=True, kw_only=True):
@@ -155,10 +156,10 @@ class KvEventsTable(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if len(self.hosts) > MAX_SOURCES or len(self.source) > MAX_KV_SOURCES:
-            raise ValueError(f"hosts may have {MAX_SOURCES} entries and source {MAX_KV_SOURCES} at most")
+            raise ValueError(f"hosts may have at most {MAX_SOURCES} entries, and source at most {MAX_KV_SOURCES}")
         for host in self.hosts:
             if not HOST.fullmatch(host):
-                raise ValueError(f"hosts: {host!r} is no name or address of a host")
+                raise ValueError(f"hosts: {host!r} is not a name or address of a host")
 
 
 class TapTable(Struct, frozen=True, kw_only=True):
@@ -190,13 +191,13 @@ class TapTable(Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "session_headers", tuple(one.lower() for one in self.session_headers))
         for header in self.session_headers:
             if not HEADER.fullmatch(header):
-                raise ValueError(f"session_headers: {header!r} is no name of a header")
+                raise ValueError(f"session_headers: {header!r} is not the name of a header")
         if not self.session_headers or len(self.session_headers) > MAX_SOURCES:
             raise ValueError(f"session_headers must have 1 to {MAX_SOURCES} entries")
         if self.engine and not TEXT.fullmatch(self.engine):
             raise ValueError("engine must be one line of at most 200 characters")
         if self.router and (self.engine or self.role):
-            raise ValueError("router means that the engine is unknown: remove router, or engine and role")
+            raise ValueError("router means that the engine is unknown: remove either router, or engine and role")
         if not 1 <= self.max_connections <= MAX_CONNECTIONS:
             raise ValueError(f"max_connections must be from 1 to {MAX_CONNECTIONS}, not {self.max_connections}")
         check_seconds("drain", self.drain, 0, 3600)
@@ -206,18 +207,20 @@ def _check_classes(classes: Mapping[str, Collection[str]]) -> None:
     class_of: dict[str, str] = {}
     for name, members in classes.items():
         if not TEXT.fullmatch(name) or is_pattern(name):
-            raise ValueError("classes must have names of one line without *, ? and [: they become the label `class`")
+            raise ValueError("classes must have names of one line without *, ? or [: they become the label `class`")
         for member in members:
             if not TEXT.fullmatch(member):
-                raise ValueError(f"classes.{name} must list tenants, one line of 1 to 200 characters each")
+                raise ValueError(f"classes.{name} must list tenants: each one line of 1 to 200 characters")
             if class_of.setdefault(member, name) != name:
-                raise ValueError(f"classes: {member!r} is in {class_of[member]!r} and in {name!r}: leave one away")
+                raise ValueError(
+                    f"classes: {member!r} is in {class_of[member]!r} and in {name!r}: remove it from one of them"
+                )
     if len(class_of) > MAX_CLASSED:
-        raise ValueError(f"classes may list {MAX_CLASSED} tenants at most, these are {len(class_of)}")
+        raise ValueError(f"classes may list at most {MAX_CLASSED} tenants, not {len(class_of)}")
 
 
 def _network(text: str) -> str:
     try:
         return str(ipaddress.ip_network(text, strict=False))
     except ValueError:
-        raise ValueError(f"gateways: {text!r} is no address or network, such as 10.0.0.0/8") from None
+        raise ValueError(f"gateways: {text!r} is not an address or network, such as 10.0.0.0/8") from None

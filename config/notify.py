@@ -22,7 +22,7 @@ class NotifyTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def __post_init__(self) -> None:
         if self.name and not NAME_OF_SOURCE.fullmatch(self.name):
-            raise ValueError(f"name {self.name!r} must have lower case letters, digits, _ and -, 40 at most")
+            raise ValueError(f"name {self.name!r} must have at most 40 lower case letters, digits, _ and -")
 
 
 class WebhookTarget(NotifyTarget, frozen=True, kw_only=True):
@@ -79,9 +79,9 @@ class NotifyTable(Struct, frozen=True, kw_only=True):
         check_seconds("give_up", self.give_up, 60, 7 * 24 * 3600)
         named = list(self.targets)
         if not 1 <= len(named) <= MAX_SOURCES:
-            raise ValueError(f"name 1 to {MAX_SOURCES} targets: webhook, slack, pagerduty, alertmanager")
+            raise ValueError(f"set 1 to {MAX_SOURCES} targets: webhook, slack, pagerduty, alertmanager")
         if len({name for name, _ in named}) < len(named):
-            raise ValueError("two targets have one name: give each its own")
+            raise ValueError("two targets have the same name: give each its own name")
 
     @property
     def address(self) -> tuple[str, int]:

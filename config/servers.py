@@ -44,9 +44,7 @@ class OtlpOutTable(Struct, frozen=True, kw_only=True):
         url = normal_url(self.endpoint)
         path = urlsplit(url).path
         if self.protocol == "grpc" and path:
-            raise ValueError(
-                f"endpoint {self.endpoint!r} must be without a path for grpc, such as http://collector:4317"
-            )
+            raise ValueError(f"endpoint {self.endpoint!r} must have no path with grpc, such as http://collector:4317")
         if self.protocol == "http/protobuf" and not path:
             url = f"{url}/v1/traces"
         msgspec.structs.force_setattr(self, "endpoint", url)
@@ -71,7 +69,7 @@ class PrometheusTable(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "url", normal_url(self.url))
         if self.bearer_file and self.basic_file:
-            raise ValueError("bearer_file or basic_file, not both: a server takes one of them")
+            raise ValueError("set bearer_file or basic_file, not both: a server accepts one of them")
         check_own_certificate(self)
         if self.tenant and not TEXT.fullmatch(self.tenant):
             raise ValueError("tenant must be one line of at most 200 characters")

@@ -76,7 +76,7 @@ class TargetTable(Struct, frozen=True, kw_only=True):
             one_of("labels.role", self.labels["role"], ROLES)
         for fact, value in self.facts.items():
             if not _NAME.fullmatch(fact):
-                raise ValueError(f"facts.{fact}: names of facts have lower case letters, digits and _")
+                raise ValueError(f"facts.{fact}: names of facts have only lower case letters, digits and _")
             if not math.isfinite(value):
                 raise ValueError(f"facts.{fact} must be a number, not {value}")
         _check_tls(self)
@@ -126,10 +126,10 @@ class Kubernetes(Struct, frozen=True, kw_only=True):
         if self.node and not HOST.fullmatch(self.node):
             raise ValueError("node must be the name of the node in the cluster, as in `kubectl get nodes`")
         if self.selector and not _SELECTOR.fullmatch(self.selector):
-            raise ValueError("selector must be as for kubectl, such as app=vllm,tier!=test")
+            raise ValueError("selector must be written as for kubectl, such as app=vllm,tier!=test")
         for namespace in self.namespaces:
             if not re.fullmatch(r"[a-z0-9-]{1,63}", namespace):
-                raise ValueError(f"namespaces: {namespace!r} is no name of a namespace")
+                raise ValueError(f"namespaces: {namespace!r} is not the name of a namespace")
         if not _LABEL_KEY.fullmatch(f"{self.annotation}/scrape"):
             raise ValueError("annotation must be the part before the slash, such as prometheus.io")
         for port in self.ports:
@@ -137,14 +137,14 @@ class Kubernetes(Struct, frozen=True, kw_only=True):
                 raise ValueError("ports must be names of ports or numbers from 1 to 65535")
         for key in (*self.pool, *self.role, *self.hardware):
             if not _LABEL_KEY.fullmatch(key):
-                raise ValueError(f"{key!r} is no name of a pod's label")
+                raise ValueError(f"{key!r} is not the name of a pod label")
         if self.server and not normal_url(self.server).startswith("https://"):
-            raise ValueError("server must be an https URL: a token is sent there")
+            raise ValueError("server must be an https URL, because kvitals sends a token there")
         _check_tls(self)
         check_seconds("timeout", self.timeout, 0.1, 60)
 
 
 def _check_tls(own: TargetTable | Kubernetes) -> None:
     if own.insecure and own.ca_file:
-        raise ValueError("insecure checks no certificate, so ca_file has no use beside it: leave one away")
+        raise ValueError("insecure checks no certificate, so ca_file has no effect: remove one of them")
     check_own_certificate(own)

@@ -119,10 +119,10 @@ def check_codes(config: Config, known: Mapping[str, Collection[str]]) -> list[st
 def _unknown_codes(config: Config, known: Mapping[str, Collection[str]]) -> Iterator[str]:
     for mute in config.mutes:
         if mute.rule not in known:
-            yield f"[[mute]] rule {mute.rule[:MAX_WORD]!r} is no rule{nearest(mute.rule, known)}"
+            yield f"[[mute]] rule {mute.rule[:MAX_WORD]!r} does not exist{nearest(mute.rule, known)}"
     for code, values in config.params.items():
         if code not in known:
-            yield f"[params.{code}] is no rule{nearest(code, known)}"
+            yield f"[params.{code}]: this rule does not exist{nearest(code, known)}"
             continue
         for name in values:
             if name not in known[code]:
@@ -153,7 +153,7 @@ class _Reader:
     def _check_names(self, logs: Sequence[RequestLog]) -> None:
         names = [one.name for one in logs]
         for name in sorted({name for name in names if names.count(name) > 1}):
-            self._problems.append(f"[[request_log]] several are called {name!r}: give each a name of its own")
+            self._problems.append(f"[[request_log]] several have the name {name!r}: give each its own name")
 
     def _list(self, name: str, value: Any, kind: type[T], most: int | None) -> tuple[T, ...]:
         if not isinstance(value, list):
@@ -222,7 +222,9 @@ def _parse(file: Path) -> dict[str, Any]:
     text = _read(file)
     if long := _LONG_KEY.search(text):
         line = text.count("\n", 0, long.start()) + 1
-        raise ConfigError(f"{file}: line {line}: a key may have {MAX_KEY_PARTS} parts with dots between; shorten it")
+        raise ConfigError(
+            f"{file}: line {line}: a key may have at most {MAX_KEY_PARTS} parts with dots between; shorten it"
+        )
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -252,8 +254,8 @@ def _on_its_node(data: dict[str, Any], env: Mapping[str, str]) -> dict[str, Any]
     node = table.get("node") or env.get("KVITALS_NODE") or env.get("NODE_NAME")
     if not node:
         raise ConfigError(
-            "[kubernetes] the node's name is not known: set the variable NODE_NAME from spec.nodeName in the pod's"
-            " template (valueFrom, fieldRef), or write node = ..."
+            "[kubernetes] the name of the node is unknown: set the variable NODE_NAME from spec.nodeName in the "
+            "pod's template (valueFrom, fieldRef), or write node = ..."
         )
     return data | {"kubernetes": {**table, "node": node}, "labels": {"node": node, **labels}}
 
@@ -296,7 +298,7 @@ def _from_groups(groups: Any) -> Iterator[TargetTable]:
         path = str(labels.get("__metrics_path__", ""))
         for address in group["targets"]:
             if "://" in str(address):
-                raise ValueError(f"{address!r} must be HOST:PORT; its scheme is the label __scheme__")
+                raise ValueError(f"{address!r} must be HOST:PORT; set its scheme with the label __scheme__")
             url = normal_url(f"{labels.get('__scheme__', 'http')}://{address}")
             yield TargetTable(url=url + path, labels=kept)
 

@@ -92,11 +92,11 @@ class ReviewTable(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         several = [*self.prices.values(), *([] if self.usd_per_gpu_hour is None else [self.usd_per_gpu_hour])]
         if not all(0 <= price < 1e6 for price in several):
-            raise ValueError("prices are US dollars an hour of one GPU, from 0 to a million")
+            raise ValueError("prices are US dollars per hour for one GPU, from 0 to a million")
         if len(self.prices) > MAX_PRICES or not all(TEXT.fullmatch(name) for name in self.prices):
-            raise ValueError(f"prices may name {MAX_PRICES} kinds at most, one line of 1 to 200 characters each")
+            raise ValueError(f"prices may name at most {MAX_PRICES} kinds, each one line of 1 to 200 characters")
         if not 0 < self.gpus_per_engine <= 1024:
-            raise ValueError(f"gpus_per_engine must be above 0 and 1024 at most, not {self.gpus_per_engine:g}")
+            raise ValueError(f"gpus_per_engine must be above 0 and at most 1024, not {self.gpus_per_engine:g}")
 
 
 class Config(Struct, frozen=True, kw_only=True):

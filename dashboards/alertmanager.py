@@ -24,8 +24,8 @@ _WITHIN: dict[str, tuple[str, ...]] = {"engine": ("engine",), "node": ("engine",
 """Scopes whose alerts carry all labels of a scope: these can be compared."""
 
 NOTE = """\
-Merge it into yours: the routes below your own, the inhibit_rules to yours. `kvitals-page` and `kvitals-ticket` both
-send to kvitals, which diagnoses and forwards; without kvitals, replace them by your own receivers.
+Merge it into your file: the routes below your own, the inhibit_rules into yours. `kvitals-page` and `kvitals-ticket`
+both send to kvitals, which diagnoses and forwards; without kvitals, replace both with your own receivers.
 Check it with: amtool check-config alertmanager.yaml"""
 
 

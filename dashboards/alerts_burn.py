@@ -150,6 +150,6 @@ def several_late(rule: Rule, options: Options) -> str:
 def _description(rule: Rule, objective: BurnObjective, burn: Burn, knowledge: Knowledge) -> str:
     slo = signal_value(objective.signal, rule.scope, knowledge)
     return (
-        f"More than {100 * burn.factor * BUDGET:.3g} % of the {objective.of} of the last {burn.long}, and of the last"
-        f" {burn.short}, came later than the objective of {slo}; it allows {100 * BUDGET:g} %."
+        f"More than {100 * burn.factor * BUDGET:.3g} % of the {objective.of} were later than the objective of "
+        f"{slo}, in the last {burn.long} and in the last {burn.short}; the objective allows {100 * BUDGET:g} %."
     )

@@ -91,8 +91,9 @@ GUARDS = (
         "page",
         "engine",
         "Engine is gone while requests ran on it",
-        "Requests ran on it in its last scrape; other engines of its pool still run. It crashed, was killed"
-        " before its requests ended, or its page no longer answers. An engine that stops while idle fires no alert.",
+        "Requests were running at its last scrape; other engines of its pool still run. The engine crashed, was "
+        "killed before its requests ended, or its page no longer answers. An engine that stops while idle fires "
+        "no alert.",
     ),
     AlertGuard(
         "pool-gone",
@@ -114,9 +115,9 @@ GUARDS = (
         "5m",
         "page",
         "node",
-        "Agent of a node is gone, while requests ran on its engines",
-        "The agent is down or cannot be scraped, or the node is lost. The state of its engines is unknown; no other"
-        " alert can fire on them."
+        "Agent of a node is gone while requests ran on its engines",
+        "The agent is down or cannot be scraped, or the node is lost. The state of its engines is unknown, and "
+        "no other alert can fire for them."
         " A gap of less than 5 minutes fires no alert.",
     ),
     AlertGuard(
@@ -135,7 +136,7 @@ GUARDS = (
         "1m",
         "page",
         "pool",
-        "A pool has fewer engines than it wants",
+        "Pool has fewer engines than it wants",
         f"Its Deployment or StatefulSet wants {{{{ $value }}}} replicas and had fewer for {_WANTED_FOR}, outside of a"
         " rollout: pods crash, cannot be scheduled, or never become ready.",
     ),
@@ -156,11 +157,12 @@ GUARDS = (
         "ticket",
         "fleet",
         "The signals of engines are not recorded",
-        "{{ $value }} engines have no kvitals:target_up: the recording rules are not loaded or fail, so that no other"
-        " alert can fire. Open the Rules page of this Prometheus.",
+        "{{ $value }} engines have no kvitals:target_up: the recording rules are not loaded or fail, so no "
+        "other alert can fire. Open the Rules page of this Prometheus.",
     ),
 )
-"""`{firing}` stands for: this alert fires already. So it holds until the engine is back, however long ago it ended."""
+"""`{firing}` stands for: this alert fires already. So it holds until the engine is back, however long ago it "
+  "ended."""
 
 
 def watched_engines(rule: Rule, knowledge: Knowledge) -> str:

@@ -35,7 +35,7 @@ def generate(knowledge: Knowledge, options: Options | None = None) -> dict[str, 
 def differences(files: dict[str, str], directory: Path) -> list[str]:
     """What is not as it should be in `directory`, each with the first lines that differ."""
     written = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
-    extra = [f"{name}: nothing makes this file; delete it" for name in sorted(written - files.keys())]
+    extra = [f"{name}: no generator writes this file; delete it" for name in sorted(written - files.keys())]
     return extra + stale(files, directory)
 
 
@@ -97,21 +97,21 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m kvitals.dashboards.generate", description="Write boards, rules for Prometheus, and runbooks."
     )
-    parser.add_argument("--check", action="store_true", help="compare with the written files, and write nothing")
+    parser.add_argument("--check", action="store_true", help="compare with the existing files, and write nothing")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to (dashboards/generated)")
     parser.add_argument(
         "--scrape-interval", type=_seconds, default=usual.scrape_seconds, metavar="SECONDS",
-        help=f"of your Prometheus; windows are at least eight of it ({usual.scrape_seconds:g})",
+        help=f"scrape interval of your Prometheus; windows are at least eight of it ({usual.scrape_seconds:g})",
     )  # fmt: skip
-    parser.add_argument("--runbooks", default=usual.runbooks, metavar="URL", help="where the runbooks are served")
+    parser.add_argument("--runbooks", default=usual.runbooks, metavar="URL", help="address that serves the runbooks")
     parser.add_argument("--boards", default=usual.boards, metavar="URL", help="of your Grafana")
     parser.add_argument(
-        "--rules", type=Path, action="append", default=[], metavar="DIR", help="a directory with rules of your own"
+        "--rules", type=Path, action="append", default=[], metavar="DIR", help="a directory with your own rules"
     )
     parser.add_argument("--receiver", default=usual.receiver, metavar="URL", help="takes Alertmanager's messages")
     parser.add_argument(
         "--slo-ttft", type=_seconds, default=usual.slo_ttft_seconds, metavar="SECONDS",
-        help=f"TTFT p99 objective where no agent reports one ({usual.slo_ttft_seconds:g})",
+        help=f"TTFT p99 objective if no agent reports one ({usual.slo_ttft_seconds:g})",
     )  # fmt: skip
     parser.add_argument(
         "--slo-itl", type=_seconds, default=usual.slo_itl_seconds, metavar="SECONDS",

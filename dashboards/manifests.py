@@ -30,28 +30,29 @@ _RULES_NOTE = """\
 For the Prometheus Operator: one object for each group of rules. Add the labels that the ruleSelector of your Prometheus
 selects. Apply with: kubectl apply --server-side -f FILE"""
 _MONITOR_NOTE = """\
-For the Prometheus Operator. honorLabels: the agent's labels `node` and `engine` name what it watches, not itself.
+For the Prometheus Operator. honorLabels: the agent's labels `node` and `engine` name the engine, not the agent.
 Apply one monitor only: two monitors that select the same pods scrape each agent twice and double every sum."""
 _SCALER_NOTE = """\
-An example for KEDA: put your own names and numbers in.
+An example for KEDA: replace the names and numbers with your own.
 
-Calculate what a trigger can do. New capacity serves `cold` seconds after the request for it: scheduling, image,
+Calculate what a trigger can achieve. A new replica serves `cold` seconds after the request for it: scheduling, image,
 weights, captured graphs, and a first cache. A signal that leads by `lead` seconds saves that time. The rest is
   gap = cold - lead
 During the gap the existing replicas must carry the rise. So choose the threshold by free capacity, not by the
 objective:
   threshold = limit - slope * gap
-where `limit` is the level at which the objective breaks and `slope` how fast it is approached in your steepest rise.
+where `limit` is the level at which the objective breaks, and `slope` is the speed of your steepest rise towards it.
 {lead}
 Measure `cold` once: from the pod's creation to its first request within the objective. If the gap is
 longer than a threshold can cover, keep spare replicas (minReplicaCount): no trigger replaces them.
 pollingInterval and your rules' evaluation interval are both part of `cold`."""
 _MEASURED = """\
-Measured on a real vLLM (docs/measured.md, five runs): the first stage of a cascade was detectable 16 to 22 s before the
-objective for first tokens was missed, the second, on which this one scales, 8 to 21 s. A gap of cold - 8
-is short enough to shed load, or to use replicas that are already warm. Where cold is minutes, it is too long."""
+Measured on a real vLLM (docs/measured.md, five runs): the first stage of a cascade was detectable 16 to 22 s before
+the objective for first tokens was missed. The second stage, on which this trigger scales, was detectable 8 to 21 s
+before. A gap of cold - 8 is short enough to shed load, or to use replicas that are already warm. If cold is minutes,
+the gap is too long."""
 _UNMEASURED = """\
-How long it leads depends on how fast your load rises; it was not measured."""
+The lead depends on how fast your load rises; it was not measured."""
 
 
 class ManifestError(Exception):
@@ -95,8 +96,8 @@ def _rule(flavour: str, group: Mapping[str, Any]) -> dict[str, Any]:
     }
     if (size := len(json.dumps(made))) > MAX_OBJECT_BYTES:
         raise ManifestError(
-            f"group {group['name']} has {size} bytes, an object may have {MAX_OBJECT_BYTES}: move some of its signals"
-            " or rules to another group"
+            f"group {group['name']} has {size} bytes, but an object may have {MAX_OBJECT_BYTES}: move some of its"
+            " signals or rules to another group"
         )
     return made
 

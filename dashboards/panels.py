@@ -160,7 +160,7 @@ def answer(panel: BoardPanel, queries: Queries) -> Built:
     if panel.title.endswith("?") or not panel.question.endswith("?"):
         raise PanelError(f"a panel's title names a metric and its question ends with ?: {panel.title!r}")
     if len(panel.title) > TITLE_PER_COLUMN * panel.width:
-        raise PanelError(f"{panel.title!r} does not fit over a panel of {panel.width} columns")
+        raise PanelError(f"{panel.title!r} is too long for a panel of {panel.width} columns")
     if len(panel.lines) > MAX_QUERIES:
         raise PanelError(f"{panel.title!r} has more than {MAX_QUERIES} queries")
     now = isinstance(panel, _OF_THIS_MOMENT)

@@ -236,7 +236,7 @@ class Queries:
             else:
                 continue
             if wrong:
-                raise UnknownSeriesError(f"no label {', '.join(sorted(wrong))} on what this reads: {node}")
+                raise UnknownSeriesError(f"no label {', '.join(sorted(wrong))} on the series that this reads: {node}")
 
     def _families(self, expr: Expr) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self._family(name) for name in sorted(names(expr))))
@@ -244,7 +244,7 @@ class Queries:
     def _family(self, name: str) -> str:
         family = family_of(name, self.knowledge.families)
         if family is None:
-            raise UnknownSeriesError(f"`{name}` is neither a signal nor of a family")
+            raise UnknownSeriesError(f"`{name}` is neither a signal nor belongs to a family")
         return family
 
     def _definitions(self, read: Iterable[str]) -> dict[str, Expr]:

@@ -99,7 +99,7 @@ def _first_minute(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
     """A box with what one needs before one reads: is it felt, can it wait, what to run, what it probably is."""
     yield "> **First 60 seconds**"
     yield ">"
-    yield f"> - Felt by users: {_felt(rule, knowledge)}"
+    yield f"> - Users feel it: {_felt(rule, knowledge)}"
     waits = "no, if its burn alert pages; otherwise until working hours." if rule.code in OBJECTIVES else ""
     yield f"> - Can it wait: {waits or _WAITS[severity(rule)]}"
     yield "> - Run, with the engine's host and port from the label `engine`: `kvitals triage http://HOST:PORT`;"

@@ -76,7 +76,7 @@ class SettingChange:
     after: str
 
     def __str__(self) -> str:
-        return f"{self.name} {self.before or 'not told'} → {self.after or 'not told'}"
+        return f"{self.name} {self.before or 'not reported'} → {self.after or 'not reported'}"
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,8 @@ def unlike(entity: Labels, before: Values, after: Values) -> str:
     if all(_both_moved(come - came, ALIKE * came, now - there, ALIKE * there) for there, now in pairs):
         there, now = pairs[0]
         return (
-            f"{render(came, 'per_second')} came with {render(there, 'requests')} at a time, now"
-            f" {render(come, 'per_second')} with {render(now, 'requests')}"
+            f"{render(came, 'per_second')} arrived with {render(there, 'requests')} at a time; now "
+            f"{render(come, 'per_second')} arrive with {render(now, 'requests')}"
         )
     return ""
 

@@ -185,7 +185,7 @@ def decide(effects: Sequence[ProofEffect], unlike: str, last: bool) -> tuple[Pro
     unclear = [one for one in deciding if one.verdict == "open"]
     if not deciding or len(unclear) == len(deciding):
         return "undecided", _why_open(unclear)
-    return "undecided", f"not enough time for a verdict on {' and '.join(one.title for one in unclear)}"
+    return "undecided", f"more time is needed for a verdict on {' and '.join(one.title for one in unclear)}"
 
 
 def _settled(deciding: Sequence[ProofEffect]) -> ProofVerdict | None:
@@ -205,7 +205,11 @@ def _why_open(unclear: Sequence[ProofEffect]) -> str:
     notes = list(dict.fromkeys(one.note for one in unclear if one.note))
     if notes:
         return "; ".join(f"{' and '.join(o.title for o in unclear if o.note == note)}: {note}" for note in notes)
-    return "the blocks vary too much for the time; give it more with --for" if unclear else "no signal has values"
+    return (
+        "the blocks vary too much for a verdict in this time; give more time with --for"
+        if unclear
+        else ("no signal has values")
+    )
 
 
 def _reached(effect: ProofEffect) -> bool:
@@ -243,7 +247,7 @@ def conclusion(verdict: ProofVerdict, reason: str, effects: Sequence[ProofEffect
     if verdict == "in part":
         return f"The change worked in part: {better or 'less than half of the prediction'}.{cost}"
     if verdict == "no effect":
-        return "The change has no effect: each signal stayed within 25 %."
+        return "The change has no effect: every signal stayed within 25 %."
     if verdict == "worse":
         return f"The change made it worse: {reason or worse}."
     return f"Undecided: {reason}."

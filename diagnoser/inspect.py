@@ -45,18 +45,21 @@ OBJECTIVES = {"ttft_p99": "kvitals_ttft_seconds", "itl_p99": "kvitals_itl_second
 MAX_NAMES = 10  # listed in a problem
 
 _DROPS = {
-    "duplicate": ("series that are on the page twice; the first counts", "two collectors register the same metric"),
+    "duplicate": ("series that appear on the page twice; the first counts", "two collectors register the same metric"),
     "falling_sum": (
         "histogram sums that fell while the count rose; those intervals are left out",
         "an engine's defect",
     ),
-    "series_cap": ("samples beyond the limit of series in memory", "drop labels with many values at the engine"),
-    "scale": ("samples in a unit that needs a fact that is not known", "give the fact in kvitals.toml"),
+    "series_cap": (
+        "samples beyond the limit of series in memory; they are left out",
+        "drop labels with many values at the engine",
+    ),
+    "scale": ("samples whose unit depends on a fact that is unknown", "give the fact in kvitals.toml"),
     "out_of_range": (
-        "samples that no engine can mean (NaN in a counter, infinite, above 1e30); they are left out",
+        "impossible samples (NaN in a counter, infinite, above 1e30); they are left out",
         "an engine's defect, or a division by zero there",
     ),
-    "clock": ("pages that came out of order", "look at the clock of the node that kvitals runs on"),
+    "clock": ("pages that arrived out of order", "check the clock of the node that runs kvitals"),
 }
 
 
@@ -181,22 +184,26 @@ class _Look:
         self, entity: Labels, system: EngineMap | None, info: Labels, up: bool, state: str
     ) -> Iterator[TelemetryProblem]:
         if not up:
-            yield TelemetryProblem(f"not readable: {state}", "run kvitals triage on its URL for the remedy", True)
+            yield TelemetryProblem(f"not readable: {state}", "run kvitals triage on its URL for the lever", True)
         if info.get("untested") and system:
-            what = f"newer than the versions that kvitals was tested with (to {system.newest})"
+            what = f"newer than the versions that kvitals was tested with (up to {system.newest})"
             yield TelemetryProblem(
-                f"{what}: read with the newest map", "look at unknown and missing names below", False
+                f"{what}: read with the newest map", "check the unknown and missing names below", False
             )
         if system is not None:
             yield from _flag_problems(system.system, info)
         outdated = sorted(x["raw"] for x in self._labels("kvitals_family_outdated", entity))
         if outdated:
-            what = f"names of another version than {info.get('version', '?')}: {_listed(outdated)}"
-            yield TelemetryProblem(what, "the values are taken; boards and alerts that use these names go dead", True)
+            what = f"names from another version than {info.get('version', '?')}: {_listed(outdated)}"
+            yield TelemetryProblem(
+                what, "kvitals uses the values; boards and alerts that use these names show nothing", True
+            )
         missing = sorted(x["raw"] for x in self._labels("kvitals_family_missing", entity))
         if missing:
             what = f"missing although this version shows them: {_listed(missing)}"
-            yield TelemetryProblem(what, "statistics switched off, a filter between, or a wrong version", True)
+            yield TelemetryProblem(
+                what, "statistics are switched off, a filter removes them, or the version is wrong", True
+            )
         unknown = sorted(x["raw"] for x in self._labels("kvitals_name_unknown", entity))
         if unknown:
             yield TelemetryProblem(
@@ -216,8 +223,8 @@ class _Look:
             return
         seen = sum(e.get("engine", "").startswith(f"{address}/") for e in self._judge.entities("engine", self._span.at))
         if seen < told:
-            what = f"{told:.0f} data-parallel ranks are configured, this page shows {seen}"
-            yield TelemetryProblem(what, "the other ranks' API servers are targets of their own", False)
+            what = f"{told:.0f} data-parallel ranks are configured, but this page shows {seen}"
+            yield TelemetryProblem(what, "add the other ranks' API servers as targets", False)
 
     def _units(self, entity: Labels) -> Iterator[TelemetryProblem]:
         for oddity, remedy in oddities(self._source, _of(entity), self._span, self._judge.knowledge.families):
@@ -305,12 +312,12 @@ def _resolution(name: str, seconds: float, edges: Sequence[float]) -> Resolution
     upper = next((edge for edge in edges if edge > seconds * (1 + 1e-9)), None)
     on_edge = abs(lower - seconds) <= 1e-9 * seconds
     if on_edge:
-        text = "on a bucket's bound: the share of requests within it is exact"
+        text = "equal to a bucket's bound: the share of requests within it is exact"
     elif upper is None:
         text = f"above the last bucket ({render(lower, 'seconds')}): whether it is met is unknown"
     else:
         bucket = f"{render(lower, 'seconds')} to {render(upper, 'seconds')}"
-        text = f"inside the bucket {bucket}: the share within is interpolated"
+        text = f"inside the bucket {bucket}: the share within it is interpolated"
     return Resolution(name, seconds, on_edge, lower, upper, text)
 
 
@@ -324,7 +331,7 @@ def _flag_problems(system: str, info: Mapping[str, str]) -> Iterator[TelemetryPr
         what = f"the version is not reported, so levers name the flags of any version{oldest}"
         yield TelemetryProblem(what, "check a flag with the engine's --help before you set it", False)
     elif table.is_newer(version):
-        what = f"{version} is newer than the flags known to this version of kvitals (to {table.newest})"
+        what = f"{version} is newer than the flags that this kvitals knows (to {table.newest})"
         remedy = "upgrade kvitals, or check a flag with the engine's --help before you set it"
         yield TelemetryProblem(what, remedy, False)
 

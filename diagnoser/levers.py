@@ -98,15 +98,15 @@ class Levers:
     def _setting(self, judgement: Judgement, lever: Lever) -> tuple[LeverSetting | None, str, str]:
         """The setting of the engine, else why there is none; and the risk of what is set."""
         if not lever.settings:
-            return None, "no engine flag: it is done outside of the engine", lever.risk
+            return None, "not an engine flag: it is applied outside of the engine", lever.risk
         info = self._judge.info(judgement.entity, self._span.at)
         system, version = info.get("system", ""), info.get("version", "")
         if not system:
-            return None, "the engine is not recognised, so its flag is not known", lever.risk
+            return None, "the engine is not recognised, so its flag is unknown", lever.risk
         for setting in lever.settings:
             if setting.system == system and self._is_the_one(setting, version, judgement):
                 return self._render(judgement, setting, _note(setting, info)), "", setting.risk or lever.risk
-        elsewhere = ": it is done outside of the engine" if lever.outside else ""
+        elsewhere = ": it is applied outside of the engine" if lever.outside else ""
         return None, f"no setting is known for {system} {version}".strip() + elsewhere, lever.risk
 
     def _is_the_one(self, setting: SystemSetting, version: str, judgement: Judgement) -> bool:
@@ -154,11 +154,11 @@ def _note(setting: SystemSetting, info: Mapping[str, str]) -> str:
     table, version = flag_table(setting.system), info.get("version", "")
     if not version:
         where = "every version" if setting.versions == ">=0" else setting.versions
-        doubt = f"The engine's version is not reported; this is for {where}."
+        doubt = f"The engine's version is not reported; this flag is for {where}."
     elif info.get("version_source") == GUESSED and table is not None:
-        doubt = f"The engine's version is not reported; its page has the names of {version} or newer."
+        doubt = f"The engine's version is not reported; its metric names are those of {version} or newer."
     elif table is not None and table.is_newer(version):
-        doubt = f"{version} is newer than the flags known to this version of kvitals (to {table.newest})."
+        doubt = f"{version} is newer than the flags that this kvitals knows (to {table.newest})."
     else:
         doubt = ""
     return f"{doubt} {setting.note}".strip()

@@ -252,13 +252,13 @@ def _too_little(load: Floats, bins: int, some: int) -> str:
     """What it takes for a curve; empty where there is enough. some: steps with requests, steady or not."""
     if len(load) < MIN_STEPS:
         return (
-            f"the knee: of {some} steps with requests {len(load)} had a steady load, it takes {MIN_STEPS}: look at a"
-            " longer time"
+            f"the knee: only {len(load)} of {some} steps with requests had a steady load, and at least "
+            f"{MIN_STEPS} are needed: use a longer time range"
         )
     if bins < MIN_BINS or load.max() < SPREAD * load.min():
         return (
-            f"the knee: load stayed between {load.min():.1f} and {load.max():.1f} requests at a time; it takes a span"
-            f" of {SPREAD:g} and more, such as a quiet and a busy hour"
+            f"the knee: load stayed between {load.min():.1f} and {load.max():.1f} requests at a time, but the "
+            f"range must span a factor of at least {SPREAD:g}: include a quiet and a busy hour"
         )
     return ""
 
@@ -278,27 +278,29 @@ def _knee(load: Floats, work: Floats, number: Ints, count: int, drawn: Floats) -
     weight[1:] *= np.random.default_rng(count).exponential(size=(len(drawn), count))
     curves = fit_curves(n, x, weight)
     if not math.isfinite(float(curves.error[0])):
-        return None, f"the knee: throughput still grows in step with load, up to {load.max():.1f} requests at a time"
+        return None, (
+            f"the knee: throughput still grows in proportion to load, up to {load.max():.1f} requests at a time"
+        )
     knees = curves.alone * curves.most
     spread = knees[1:][np.isfinite(knees[1:])]
     value, top = float(knees[0]), float(n[0].max())
     if top < BEYOND * value:
         return None, (
-            f"the knee: it lies at {value / BEYOND:.0f} requests at a time or beyond; the busiest steps had {top:.1f},"
-            " and throughput still grew there"
+            f"the knee: it is at {value / BEYOND:.0f} or more requests at a time; the busiest steps had "
+            f"{top:.1f}, and throughput still grew there"
         )
     if n[0].min() > value:
         return None, (
-            f"the knee: load was never below it; the quietest steps had {n[0].min():.1f} requests at a time, quieter"
-            " ones are needed"
+            f"the knee: load was never below it; the quietest steps had {n[0].min():.1f} requests at a time, "
+            f"and quieter ones are needed"
         )
     low, high = np.quantile(spread, (0.05, 0.95)).tolist() if len(spread) >= len(drawn) / 2 else (0.0, math.inf)
     off = 1 + math.sqrt(float(curves.error[0]) / float(weight[0].sum()))  # by as much is the curve off the bins
     estimate = BoundedEstimate(value, min(low, value) / off, max(high, value) * off)
     if not estimate.error <= SURE:
         return None, (
-            f"the knee: somewhere between {estimate.low:.1f} and {estimate.high:.1f} requests at a time; steps of"
-            " more loads are needed"
+            f"the knee: it is between {estimate.low:.1f} and {estimate.high:.1f} requests at a time; steps with "
+            f"other loads are needed"
         )
     there = float(curves.throughput(np.full(len(knees), value))[0])
     return Knee(estimate, float(curves.most[0]), 1 / float(curves.alone[0]), there, float(curves.sharpness[0])), ""
@@ -326,9 +328,9 @@ def _limit(name: str, seconds: float, steps: Steps, load: Floats, busy: Ints, dr
     here = crossed[0]
     if here is None:
         why = (
-            f"it held at all loads seen, up to {holds_to:.1f} requests at a time"
+            f"the objective was met at all observed loads, up to {holds_to:.1f} requests at a time"
             if holds_to is not None
-            else f"it was missed at all loads of which enough was seen, from {at[0].min():.1f} requests at a time on"
+            else f"the objective was missed at all loads with enough data, from {at[0].min():.1f} requests at a time on"
         )
         return Limit(name, seconds, None, None, None, holds_to, why)
     # Where between two loads it is crossed nobody saw, so in each draw it may be anywhere there.

@@ -132,8 +132,8 @@ def audit(
     missing = ""
     if len(onsets) < MIN_MISSES:
         missing = (
-            f"how often p99 of first tokens came to pass {objective:g} s: {len(onsets)} of the {MIN_MISSES} times that"
-            " it takes, so look at a longer time, or give a tighter --slo"
+            f"how often p99 of first tokens exceeded {objective:g} s: {len(onsets)} times, and at least "
+            f"{MIN_MISSES} are needed; use a longer time range, or give a tighter --slo"
         )
     elif quiet.sum() < MIN_QUIET:
         missing = f"only {quiet.sum()} quiet steps of {step:g} s: usual values need more than {MIN_QUIET}"

@@ -268,13 +268,13 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
     if down:
         return unread
     if ordered.worst:
-        beside = f"“{causes[0].title}” is true and does not explain it" if causes else "no known cause fired"
+        beside = f"“{causes[0].title}” is true but does not explain it" if causes else "no known cause fired"
         return f"Cause unknown: {lower_title(ordered.worst[0].title)}, and {beside}."
     if telemetry:
         return f"{telemetry[0].title}."
     core = [j for j in judgements if j.rule.core]
     if early := pending_judgements(judgements):
-        return f"Too early to judge: “{early[0].rule.title}” is true, and counts after {early[0].rule.for_}."
+        return f"Too early to judge: “{early[0].rule.title}” is true, and fires after {early[0].rule.for_}."
     if healthy:
         return f"No trouble found: {measured}{', ' * bool(measured)}{len(core)} core checks clear or not applicable."
     if not core:
@@ -282,7 +282,7 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
     unknown = [j for j in core if j.outcome == "unknown"]
     if unknown:
         first = unknown[0].rule.title
-        return f"Unknown: {len(unknown)} of {len(core)} core checks miss data, first “{first}”."
+        return f"Unknown: {len(unknown)} of {len(core)} core checks miss data; the first is “{first}”."
     return "Unknown: a rule failed."
 
 

@@ -16,10 +16,10 @@ MAX_RATIO = 1.05
 
 MAX_MEAN_SECONDS = 86_400.0
 
-WRONG_UNIT = "a unit that changed with the version, or a page that is not the engine's own"
+WRONG_UNIT = "the unit changed with the version, or the page is not the engine's own"
 WRONG_SUM = (
-    "a time that was never set went into it, as vLLM does when a KV transfer fails; means over its whole life are wrong"
-    " until a restart, rates over intervals without such a failure are right"
+    "vLLM adds a wrong time when a KV transfer fails; its means since the start stay wrong until a restart, and "
+    "rates are right over intervals without such a failure"
 )
 
 
@@ -34,9 +34,9 @@ def oddities(
         if family is None:
             continue
         if name.endswith("_ratio") and family.type == "gauge" and value > MAX_RATIO:
-            yield f"{name} is {value:g}, and a ratio is at most 1", WRONG_UNIT
+            yield f"{name} is {value:g}, but a ratio is at most 1", WRONG_UNIT
         if value < 0 and family.type in ("counter", "histogram"):
-            yield f"{name} is {value:g}, and what only adds up is not below 0", WRONG_SUM
+            yield f"{name} is {value:g}, but a sum of durations or counts is never below 0", WRONG_SUM
         if name.endswith("_seconds_sum"):
             count = latest.get(labels.with_(**{METRIC_NAME: name.removesuffix("_sum") + "_count"}), 0.0)
             if count > 0 and value / count > MAX_MEAN_SECONDS:

@@ -121,13 +121,14 @@ def check_room(blocks: int, rate: float) -> None:
     """Raises SampleError for a cache with room for too few sampled blocks."""
     if blocks * rate < MIN_ROOM:
         raise SampleError(
-            f"a cache of {blocks:,} blocks has room for {blocks * rate:.0f} blocks of a sample of {rate:g}:"
-            f" sample {min(1.0, np.ceil(100 * MIN_ROOM / blocks) / 100):g} or more"
+            f"a cache of {blocks:,} blocks holds {blocks * rate:.0f} blocks of a sample of {rate:g}: sample "
+            f"{min(1.0, np.ceil(100 * MIN_ROOM / blocks) / 100):g} or more"
         )
 
 
 def divide_by_node(stream: ReferenceStream, node: Ints) -> ReferenceStream:
-    """The same references, those of each node together and with ids of their own, as `node` has it for each access."""
+    """The same references, those of each node together and with ids of their own, as `node` has it for each "
+    "access."""
     order = np.argsort(node, kind="stable")
     row = stream.row
     keep = np.argsort(node[row], kind="stable")

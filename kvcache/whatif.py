@@ -89,8 +89,8 @@ def what_if(accesses: Accesses, plan: ReplayPlan) -> list[ReplayRow]:
         unsampled = [name for name in (*plan.policies, *plan.routings) if name in EXACT_ONLY]
         if unsampled:
             raise SampleError(
-                f"{', '.join(unsampled)} cannot be estimated from a sample: use all blocks,"
-                " or lru with another routing than prefix"
+                f"{', '.join(unsampled)} cannot be estimated from a sample: use all blocks, or use lru with a "
+                f"routing other than prefix"
             )
     return list(_rows(accesses, plan))
 

@@ -102,15 +102,15 @@ def check_lever(lever: Lever, knowledge: Knowledge, file: YamlFile) -> Found:
         yield file.line("no_rule"), f"`no_rule` states why no rule offers it, but {offered[0]} does"
     for key in ("does", "when", "does_not_fix", "risk"):
         if not getattr(lever, key).strip().endswith("."):
-            yield file.line(key), f"{key}: sentences, the last with its full stop"
+            yield file.line(key), f"{key}: must be sentences, and the last must end with a full stop"
     if not lever.estimate.how.strip().endswith("."):
-        yield file.line("estimate", "how"), "estimate.how: sentences, the last with its full stop"
+        yield file.line("estimate", "how"), "estimate.how: must be sentences, and the last must end with a full stop"
     if not (lever.title[0].isupper() and lever.title[-1].isalnum()):
-        yield file.line("title"), "title: begins with a capital and ends without a full stop"
+        yield file.line("title"), "title: must begin with a capital and end without a full stop"
     if not lever.settings and not lever.outside and not lever.no_rule:
         yield 1, "it has no settings: add one for each engine, or `outside: true` if it is set outside the engine"
     if not lever.references:
-        yield file.line("references"), "references: where it is written how to pull it"
+        yield file.line("references"), "references: name where the use of this lever is documented"
     yield from _check_settings(lever, file)
 
 
@@ -121,9 +121,12 @@ def check_signals(knowledge: Knowledge, file: YamlFile) -> Found:
         for metric in sorted(compile_signal(signal).metrics) if signal is not None else ():
             if metric.startswith(SIGNAL_PREFIX):
                 if metric.removeprefix(SIGNAL_PREFIX) not in knowledge.signals:
-                    yield file.line("signals", name), f"signal `{name}` reads `{metric}`, which is no signal"
+                    yield file.line("signals", name), f"signal `{name}` reads `{metric}`, which is not a signal"
             elif family_of(metric, knowledge.families) is None:
-                yield file.line("signals", name), f"signal `{name}` reads `{metric}`, which is no family of signals/"
+                yield (
+                    file.line("signals", name),
+                    (f"signal `{name}` reads `{metric}`, which is not a family in signals/"),
+                )
         for subquery in _too_coarse(signal) if signal is not None else ():
             yield (
                 file.line("signals", name),
@@ -135,7 +138,8 @@ def check_signals(knowledge: Knowledge, file: YamlFile) -> Found:
         if signal is not None and signal.window == "slow" and _subqueries(signal, NOMINAL) and signal.samples is None:
             yield (
                 file.line("signals", name),
-                f"signal `{name}`: a share of the slow window asks for `samples`, as a short look is not the window",
+                f"signal `{name}`: a share of the slow window needs `samples`, because the short look does not "
+                f"cover the window",
             )
 
 
@@ -181,16 +185,16 @@ def _check_texts(rule: Rule, file: YamlFile) -> Found:
     if len(words) > MAX_NAME_WORDS:
         yield file.line("name"), f"name: {MAX_NAME_WORDS} words at most"
     for word in sorted(EMPTY_WORDS & set(words)):
-        yield file.line("name"), f"name: `{word}` has no meaning here: name the condition"
+        yield file.line("name"), f"name: `{word}` has no meaning here; name the condition"
     if len(rule.title) > MAX_TITLE or not rule.title[0].isupper() or not rule.title[-1].isalnum():
         yield file.line("title"), f"title: {MAX_TITLE} characters at most, with a capital and without a full stop"
     if not rule.conclusion.rstrip().endswith("."):
-        yield file.line("conclusion"), "conclusion: a sentence, with its full stop"
+        yield file.line("conclusion"), "conclusion: must be a sentence with its full stop"
     if not rule.evidence:
-        yield file.line("evidence"), "evidence: at least one query that shows what the rule saw"
+        yield file.line("evidence"), "evidence: add at least one query that shows what the rule saw"
     for i, query in enumerate(rule.evidence):
         if not query.title[0].isupper():
-            yield file.line("evidence", i, "title"), "evidence: a title begins with a capital"
+            yield file.line("evidence", i, "title"), "evidence: a title must begin with a capital"
         if not query.unit:
             yield file.line("evidence", i), "evidence: say the `unit`"
 
@@ -201,7 +205,7 @@ def _check_evidence(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
         if signal is not None and query.unit and query.unit != signal.unit:
             yield (
                 file.line("evidence", i),
-                f"evidence: its unit is {signal.unit}, as that of the signal, not {query.unit}",
+                f"evidence: its unit must be {signal.unit}, the unit of the signal, not {query.unit}",
             )
 
 
@@ -215,29 +219,29 @@ def _check_examples(rule: Rule, file: YamlFile) -> Found:
     for text, where in texts:
         if text.lower().startswith(EXAMPLE):
             named = ".".join(key for key in where if isinstance(key, str))
-            yield file.line(*where), f"{named}: still the example's, write your own"
+            yield file.line(*where), f"{named}: still has the text of the example; write your own"
 
 
 def _check_page(rule: Rule, file: YamlFile) -> Found:
     for heading in HEADINGS:
         text, line = getattr(rule.page, heading), file.line("page", heading)
         if not MIN_PAGE < len(text) < MAX_PAGE:
-            yield line, f"page.{heading}: {MIN_PAGE} to {MAX_PAGE} characters, these are {len(text)}"
+            yield line, f"page.{heading}: must have {MIN_PAGE} to {MAX_PAGE} characters, not {len(text)}"
         if not text.strip().endswith("."):
-            yield line, f"page.{heading}: sentences, the last with its full stop"
+            yield line, f"page.{heading}: must be sentences, and the last must end with a full stop"
         for name in PLACEHOLDER.findall(text):
-            yield line, f"page.{heading}: `{{{name}}}` is printed as it is, pages have no placeholders"
+            yield line, f"page.{heading}: `{{{name}}}` is printed unchanged, because pages have no placeholders"
     if not rule.page.references:
-        yield file.line("page", "references"), "page.references: where this can be read up on"
+        yield file.line("page", "references"), "page.references: name a source for further reading"
     text = " ".join(f"{rule.page.sees} {rule.page.why}".split())
     for name in sorted(set(re.findall(r"`\$(\w+)`", text)) - rule.params.keys()):
-        yield file.line("page"), f"page: `${name}` is no parameter of this rule"
+        yield file.line("page"), f"page: `${name}` is not a parameter of this rule"
     for number, percent, name in re.findall(r"(?<!\w)(\d[\d,]*(?:\.\d+)?)( %)?[^.\d`]*\(`\$(\w+)`\)", text):
         said = float(number.replace(",", "")) / (100 if percent else 1)
         if name in rule.params and abs(said - rule.params[name].default) > 1e-6 * abs(said):
             yield (
                 file.line("page"),
-                f"page: states {number}{percent} of `${name}`, which is {rule.params[name].default:g}",
+                f"page: states {number}{percent} for `${name}`, but its default is {rule.params[name].default:g}",
             )
 
 
@@ -253,31 +257,37 @@ def _check_parameters(rule: Rule, file: YamlFile) -> Found:
 
 def _check_condition(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
     if not knowledge.needs(rule):
-        yield file.line("when"), "when: compares no signal (kvitals:...)"
+        yield file.line("when"), "when: must compare at least one signal (kvitals:...)"
     for comparison in comparisons(knowledge.condition(rule)):
         for side in (comparison.left, comparison.right):
             signal = _signal_of(side, knowledge)
             if signal is not None and signal.scope != rule.scope:
-                of = f"`{side}` is of {_a(signal.scope)} and the rule of {_a(rule.scope)}, so it is never known"
+                of = (
+                    f"`{side}` belongs to {_a(signal.scope)} and the rule to {_a(rule.scope)}, so its value is "
+                    f"never known"
+                )
                 remedy = f"aggregate it by ({', '.join(SCOPES[rule.scope])}) or set the rule's `scope`"
                 yield file.line("when"), f"when: {of}: {remedy}"
 
 
 def _check_kind(rule: Rule, file: YamlFile) -> Found:
     if rule.kind == "cause" and not rule.explains and rule.severity != "page":
-        yield file.line("kind"), "kind: a cause explains something (`explains`) or is worth a page by itself"
+        yield file.line("kind"), "kind: a cause must explain something (`explains`) or have severity page itself"
     if rule.kind == "cause" and not rule.levers:
         yield file.line("kind"), "kind: a cause needs `levers`"
     if rule.kind == "symptom" and not rule.about:
-        yield file.line("kind"), "kind: a symptom names what it is `about`, so that fitting levers are offered"
+        yield file.line("kind"), "kind: a symptom must name what it is `about`, so that fitting levers are offered"
     if rule.kind != "symptom" and rule.about:
-        yield file.line("about"), f"about: is for symptoms, this is a {rule.kind}"
+        yield file.line("about"), f"about: only symptoms have it, and this is a {rule.kind}"
     if rule.binds and (rule.kind != "cause" or rule.scope != "engine"):
-        yield file.line("binds"), "binds: is for causes of engines, as what binds is known of engines"
+        yield (
+            file.line("binds"),
+            ("binds: only causes of engines have it, because binding constraints are known only for engines"),
+        )
     if rule.harm and (rule.kind != "cause" or not set(rule.harm) <= set(rule.explains)):
-        yield file.line("harm"), "harm: is for causes, and names symptoms that the rule explains"
+        yield file.line("harm"), "harm: only causes have it, and it names symptoms that the rule explains"
     if rule.core and (rule.stage != "stable" or rule.severity == "info"):
-        yield file.line("core"), "core: a core rule is stable and asks for something (page or ticket)"
+        yield file.line("core"), "core: a core rule must be stable and of severity page or ticket"
 
 
 def _check_explanations(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
@@ -287,12 +297,12 @@ def _check_explanations(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Fou
         if effect is None:
             continue  # the loader says so
         if effect.kind not in ("symptom", "cause"):
-            yield line, f"explains: {code} is a {effect.kind}, only symptoms and causes are explained"
+            yield line, f"explains: {code} is a {effect.kind}, but only symptoms and causes can be explained"
         if rule.scope not in AROUND[effect.scope]:
-            yield line, f"explains: {code} is of {_a(effect.scope)}, which nothing of {_a(rule.scope)} explains"
+            yield line, f"explains: {code} belongs to {_a(effect.scope)}, which {_a(rule.scope)} cannot explain"
     cycle = _cycle(rule, knowledge)
     if cycle:
-        yield line, f"explains: {' explains '.join(cycle)}; an explanation must end"
+        yield line, f"explains: {' explains '.join(cycle)}; explanations must not form a circle"
     if rule.code in rule.excluded_by:
         yield file.line("excluded_by"), f"excluded_by: {rule.code} is this rule"
     if rule.alias_of is not None and rule.alias_of not in knowledge.rules:
@@ -327,21 +337,21 @@ def _check_levers(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
             yield (
                 line,
                 (
-                    f"levers: {lever.name} moves {', '.join(lever.moves)}, and what this rule explains is about"
-                    f" {', '.join(sorted(amiss))}: it is never offered"
+                    f"levers: {lever.name} moves {', '.join(lever.moves)}, but what this rule explains is about "
+                    f"{', '.join(sorted(amiss))}: kvitals never offers the lever"
                 ),
             )
         systems = {setting.system for setting in lever.settings}
         if rule.applies.systems and systems and not lever.outside and not systems & set(rule.applies.systems):
             yield (
                 line,
-                f"levers: {lever.name} has no setting for {', '.join(rule.applies.systems)}: it is never offered",
+                f"levers: {lever.name} has no setting for {', '.join(rule.applies.systems)}: kvitals never offers it",
             )
         for other in before:
             if _against(lever, other) and _always_offered(rule, other, knowledge):
                 yield (
                     line,
-                    f"levers: {lever.name} contradicts {other.name}, which always comes first: never offered",
+                    f"levers: {lever.name} contradicts {other.name}, which always comes first: kvitals never offers it",
                 )
         before.append(lever)
 
@@ -360,7 +370,7 @@ def _check_settings(lever: Lever, file: YamlFile) -> Found:
     for i, setting in enumerate(lever.settings):
         dashed = setting.flag.startswith("-")
         if setting.by == "flag" and not dashed:
-            text = "is no flag: a flag begins with a dash, and `by` names anything else (environment, request)"
+            text = "is not a flag: a flag begins with a dash, and `by` names anything else (environment, request)"
             yield file.line("settings", i, "flag"), f"settings: `{setting.flag}` {text}"
         if setting.by != "flag" and dashed:
             yield file.line("settings", i, "by"), f"settings: `{setting.flag}` is a flag, so leave out `by`"
@@ -369,8 +379,11 @@ def _check_settings(lever: Lever, file: YamlFile) -> Found:
         for other in lever.settings[:i]:
             version = _common_version(other, setting)
             if other.system == setting.system and not other.when and version:
-                never = f"for {setting.system} {version} it is never reached"
-                yield file.line("settings", i), f"settings: {never}, one before it is for the same and asks no `when`"
+                never = f"for {setting.system} {version} it is never used"
+                yield (
+                    file.line("settings", i),
+                    (f"settings: {never}, because one before it is for the same engine and versions and has no `when`"),
+                )
                 break
 
 

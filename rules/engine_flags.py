@@ -149,7 +149,7 @@ class FlagTable:
         """The flags of a version, by name and by alias. Raises ValueError for a version before the table."""
         nearest = self.nearest(version)
         if nearest is None:
-            raise ValueError(f"the flags of {self.system} are known from {self.oldest} on, not for {version}")
+            raise ValueError(f"the flags of {self.system} are known from version {self.oldest} on, not for {version}")
         return self._by_release[nearest]
 
     @cached_property

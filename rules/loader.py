@@ -208,10 +208,10 @@ def _check_overrides(found: Overrides, knowledge: Knowledge, file: YamlFile) -> 
     rule = knowledge.rules.get(found.code)
     if file.path.stem != found.code:
         yield KnowledgeProblem(
-            file.path, 1, f"the file is named {file.path.name}, by its content it must be {found.code}.yaml"
+            file.path, 1, f"the file is named {file.path.name}, but its content needs the name {found.code}.yaml"
         )
     if rule is None:
-        yield KnowledgeProblem(file.path, file.line("code"), f"no rule {found.code} whose parameters these could be")
+        yield KnowledgeProblem(file.path, file.line("code"), f"no rule {found.code} exists for these parameters")
         return
     for name, param in found.params.items():
         if name not in rule.params:
@@ -371,7 +371,7 @@ def _load_one(
         return None
     problem = ""
     if path.stem != stem(value):
-        problem = f"the file is named {path.name}, by its content it must be {stem(value)}.yaml"
+        problem = f"the file is named {path.name}, but its content needs the name {stem(value)}.yaml"
     elif key(value) in into:
         problem = f"{key(value)} is already defined in {knowledge.files[key(value)]}; codes are never reused"
     if problem:
@@ -528,7 +528,7 @@ def _check_expr(
             if name.removeprefix(SIGNAL_PREFIX) not in knowledge.signals:
                 yield line, f"no signal `{name.removeprefix(SIGNAL_PREFIX)}` in signals/"
         elif family_of(name, knowledge.families) is None:
-            yield line, f"`{name}` is neither a signal ({SIGNAL_PREFIX}...) nor a family of signals/"
+            yield line, f"`{name}` is neither a signal ({SIGNAL_PREFIX}...) nor a family in signals/"
 
 
 def _check_placeholders(rule: Rule, knowledge: Knowledge, text: str, line: int) -> Iterator[tuple[int, str]]:

@@ -125,10 +125,13 @@ def _problem(log: LogMap) -> str:
     ]
     named = [(name, value) for name, spec in specs for value in values(spec)]
     if not log.ids and not log.fields.keys() & {"start", "end"}:
-        return "name the field of a time (start or end) or of an id: a line without both belongs to no request"
+        return (
+            "name the field of a time (start or end) or of an id: kvitals cannot assign a line without "
+            "either to a request"
+        )
     if len(named) > MAX_KEYS:
-        return f"names {len(named)} keys, and {MAX_KEYS} are allowed"
+        return f"names {len(named)} keys, but only {MAX_KEYS} are allowed"
     for name, value in named:
         if (name in TEXTS or name in log.ids) and _CONTENT.search(value.key) and not value.values:
-            return f"{name}: {value.key} may hold what users wrote, or a secret; it is never read"
+            return f"{name}: {value.key} may contain user text or a secret, so kvitals never reads it"
     return ""

@@ -22,7 +22,7 @@ does. `modelled`: only series that were written by hand do."""
 MEANING: dict[Proof, str] = {
     "real": "a recording of a real program fires it",
     "captured": "a recording with simulated engines fires it",
-    "modelled": "only written series fire it: no recording of a real program has yet",
+    "modelled": "only written series fire it: no recording of a real program has fired it yet",
 }
 
 

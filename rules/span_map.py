@@ -150,4 +150,4 @@ def _problem(kind: SpanKind) -> str:
     if twice:
         return f"{twice[0]} is for two things"
     bad = [attribute for attribute in kept if FORBIDDEN.search(attribute)]
-    return f"{bad[0]} may hold what users wrote" if bad else ""
+    return f"{bad[0]} may contain user text" if bad else ""

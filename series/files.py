@@ -69,14 +69,15 @@ def read_regular(path: Path, limit: int) -> bytes:
     with open_regular(path, limit) as file:
         content: bytes | None = file.read(limit + 1)
     if content is None:  # some files of /proc and /sys wait for events
-        raise FileRefusedError(errno.EAGAIN, "has no content yet, and is not waited for", str(path))
+        raise FileRefusedError(errno.EAGAIN, "has no content yet, and kvitals does not wait for it", str(path))
     if len(content) > limit:
         raise too_large(path, limit)
     return content
 
 
 def too_large(path: Path, limit: int) -> FileRefusedError:
-    """The error of a file that has more than `limit` bytes; it names the limit in the largest unit that divides it."""
+    """The error of a file that has more than `limit` bytes; it names the limit in the largest unit that "
+    "divides it."""
     units = (("MB", 1 << 20), ("KB", 1 << 10))
     name, size = next(((n, s) for n, s in units if limit and limit % s == 0), ("bytes", 1))
     return FileRefusedError(errno.EFBIG, f"larger than {limit // size} {name}", str(path))
@@ -224,7 +225,7 @@ def _open_part(part: Path, mode: int) -> BinaryIO:
             os.close(descriptor)
             raise
         os.close(descriptor)
-    raise FileInUseError(errno.EAGAIN, f"other writers replaced it {_ATTEMPTS} times meanwhile", str(part))
+    raise FileInUseError(errno.EAGAIN, f"other writers replaced it {_ATTEMPTS} times during the read", str(part))
 
 
 def _is_same(path: Path, descriptor: int) -> bool:

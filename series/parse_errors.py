@@ -13,7 +13,7 @@ def describe_parse_error(text: str, error: Exception) -> str:
     converts, which names no line and suggests a change of Python's settings, and for text that is nested too deeply.
     """
     if isinstance(error, RecursionError):
-        return "brackets are nested too deeply: take some levels out"
+        return "brackets are nested too deeply: remove some levels"
     if not str(error).startswith("Exceeds the limit"):
         return str(error)
     limit = sys.get_int_max_str_digits()

@@ -120,7 +120,8 @@ def _unescaped(text: str) -> str:
 def _compiled(text: str, *, captures: bool) -> Any:
     if len(text) > MAX_CHARACTERS:
         raise PatternError(
-            f"a regular expression has {len(text)} characters, {MAX_CHARACTERS} are allowed: use several matchers"
+            f"a regular expression has {len(text)} characters, but only {MAX_CHARACTERS} are allowed: use "
+            f"several matchers"
         )
     shown = ascii(text if len(text) <= 100 else text[:100] + "...")
     if _SURROGATE.search(text):

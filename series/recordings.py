@@ -111,7 +111,7 @@ class CaptureWriter:
         After a failure to write the file is closed, and holds whole chunks only.
         """
         if not math.isfinite(record.t):
-            raise CaptureError(f"a record of collector {record.sense} has no usable time: {record.t}")
+            raise CaptureError(f"a record of collector {record.sense} has an unusable time: {record.t}")
         packed = msgspec.msgpack.encode(record)
         if len(packed) > MAX_RECORD_BYTES:
             raise CaptureError(_too_large(f"a record of {record.sense}", len(packed), MAX_RECORD_BYTES))
@@ -163,7 +163,7 @@ class CaptureWriter:
         except (OSError, ValueError) as error:
             self._give_up()
             reason = error.strerror if isinstance(error, OSError) else "it was closed"
-            raise CaptureError(f"cannot write {self._name}: {reason}; what it holds stays readable") from error
+            raise CaptureError(f"cannot write {self._name}: {reason}; its earlier content stays readable") from error
         self._size += len(data)
 
     def _give_up(self) -> None:
@@ -241,7 +241,7 @@ class CaptureReader:
                     "upgrade kvitals to read it"
                 )
             if major < 1:
-                raise _DamageError(f"corrupt: there is no capture format {major}")
+                raise _DamageError(f"corrupt: capture format {major} does not exist")
             if length > MAX_HEADER_BYTES:
                 raise CaptureError(_too_large(f"the header of {self._name}", length, MAX_HEADER_BYTES))
             body = self._exactly(length)
@@ -249,7 +249,7 @@ class CaptureReader:
                 raise _DamageError("corrupt: the header fails its checksum")
             return msgspec.json.decode(body, type=Header)
         except (_DamageError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise CaptureError(f"{self._name} cannot be read, its header is damaged ({error})") from error
+            raise CaptureError(f"{self._name} cannot be read, because its header is damaged ({error})") from error
 
     def _chunks(self) -> Iterator[bytes]:
         """Decompressed chunks up to the end mark. Raises _DamageError, or CaptureError at a limit."""
@@ -257,7 +257,7 @@ class CaptureReader:
             kind, packed, raw_length = self._read_frame()
             if kind == _END:
                 if packed != _U32.pack(self._records & _U32_MASK):
-                    raise _DamageError("corrupt: the end mark counts other records than were read")
+                    raise _DamageError("corrupt: the end mark states another number of records")
                 if self._read(1):
                     raise _DamageError("corrupt: more data follows the end mark")
                 return
@@ -272,13 +272,13 @@ class CaptureReader:
         head = self._exactly(_FRAME.size)
         kind, packed_length, raw_length, crc, head_crc = _FRAME.unpack(head)
         if zlib.crc32(head[: _FRAME_SIZES.size]) != head_crc:
-            raise _DamageError("corrupt: a chunk's head fails its checksum; nothing is read from there on,")
+            raise _DamageError("corrupt: a chunk's head fails its checksum; nothing after it is read,")
         largest = max(packed_length, raw_length)
         if largest > self._limits.chunk:
             raise self._refusal("a chunk", largest, self._limits.chunk)
         packed = self._exactly(packed_length)
         if zlib.crc32(packed) != crc:
-            raise _DamageError("corrupt: a chunk fails its checksum; nothing is read from there on,")
+            raise _DamageError("corrupt: a chunk fails its checksum; nothing after it is read,")
         return kind, packed, raw_length
 
     def _unpack(self, raw: bytes) -> Iterator[Record]:
@@ -300,7 +300,7 @@ class CaptureReader:
     def _exactly(self, size: int) -> bytes:
         data = self._read(size)
         if len(data) < size:
-            raise _DamageError("truncated: the recording was killed, or its copy cut short,")
+            raise _DamageError("truncated: the recording was killed, or its copy is incomplete,")
         return data
 
     def _read(self, size: int) -> bytes:
@@ -318,7 +318,7 @@ class _DamageError(Exception):
 
 
 def _too_large(what: str, size: int, limit: int) -> str:
-    return f"{what} has {size} bytes, {limit} is the most"
+    return f"{what} has {size} bytes, but at most {limit} are allowed"
 
 
 def _header(header: Header) -> bytes:
@@ -352,7 +352,7 @@ def _decompress(packed: bytes, raw_length: int) -> bytes:
     except zstandard.ZstdError as error:
         raise _DamageError(f"corrupt: a chunk does not decompress ({error})") from error
     if len(raw) != raw_length:
-        raise _DamageError("corrupt: a chunk has not the size that it claims")
+        raise _DamageError("corrupt: a chunk does not have its stated size")
     return raw
 
 
@@ -360,7 +360,7 @@ def _record(packed: memoryview) -> Record:
     try:
         record = _DECODER.decode(packed)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _DamageError(f"corrupt: a record does not decode ({error})") from error
+        raise _DamageError(f"corrupt: a record cannot be decoded ({error})") from error
     if not math.isfinite(record.t):
         raise _DamageError("corrupt: a record without a usable time")
     return record

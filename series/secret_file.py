@@ -18,7 +18,7 @@ def secret(path: Path) -> str:
     """The secret in a file, without white space around it: one line that a header can carry. Raises SecretError."""
     text = secret_text(path, MAX_BYTES)
     if not text.isascii() or not text.isprintable():
-        raise SecretError(f"{path} must hold one secret in one line")
+        raise SecretError(f"{path} must contain one secret on one line")
     return text
 
 

@@ -13,7 +13,7 @@ STAGE_WORDS = {
     2: ("eviction", "wanted blocks leave"),
     3: ("re-prefill", "computed a second time"),
     4: ("latency", "queue, late first tokens"),
-    5: ("throughput", "less output, no less asked"),
+    5: ("throughput", "less output while demand did not fall"),
 }
 
 
@@ -25,17 +25,19 @@ def cascade_sentences(one: Mapping[str, Any], names: Mapping[str, str]) -> Itera
     if one["gpu_seconds"] is not None:
         cost += f", {seconds(one['gpu_seconds'])} of GPU time"
     yield cost
-    yield f"set off   {_trigger(one['trigger'], names)}"
+    yield f"trigger   {_trigger(one['trigger'], names)}"
     if one["caused"]:
         yield f"by        {_shares(one['caused'], names)}"
         yield f"paid by   {_shares(one['suffered'], names)}"
     lead = one["lead_seconds"].get("first")
     if lead is not None:
-        yield f"warning   {seconds(abs(lead))} {'before' if lead >= 0 else 'after'} first tokens missed their objective"
+        yield (
+            f"warning   {seconds(abs(lead))} {'before' if lead >= 0 else 'after'} first tokens missed their objective"
+        )
     elif one["alarmed_before"]:
-        yield "warning   first tokens had missed their objective before"
+        yield "warning   first tokens had already missed their objective"
     else:
-        yield "warning   first tokens kept their objective"
+        yield "warning   first tokens still met their objective"
 
 
 def _trigger(trigger: Mapping[str, Any], names: Mapping[str, str]) -> str:
@@ -47,9 +49,9 @@ def _trigger(trigger: Mapping[str, Any], names: Mapping[str, str]) -> str:
     if kind == "capacity":
         return f"the pool shrank from {trigger['from_blocks']:,} to {trigger['to_blocks']:,} blocks"
     return {
-        "load": "more was stored than usual, by no tenant in particular",
-        "working_set": "nothing rose: what is in use does not fit",
-    }.get(kind, "unknown: there was no usual rate to compare with")
+        "load": "more tokens were stored than usual, by no tenant in particular",
+        "working_set": "nothing rose: the blocks in use do not fit",
+    }.get(kind, "unknown: there was no usual rate to compare")
 
 
 def _shares(parts: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:

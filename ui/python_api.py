@@ -83,7 +83,9 @@ def triage(
             return judge_history(history_file(path, setup.config), setup, Moments(at, start)).document
         return judge_recording(path, setup, Moments(at, start)).document
     if at is not None or start is not None:
-        raise UsageError("triage: at= and start= are for recordings, history and Prometheus; a live triage is of now")
+        raise UsageError(
+            "triage: at= and start= work with recordings, history and Prometheus; a live triage shows only the present"
+        )
     return asyncio.run(_live(list(urls), setup, seconds))
 
 
@@ -138,7 +140,7 @@ def frame(source: Triage | Review | AgentClient | str | Path, table: str = "") -
     known = _tables(source)
     name = table or next(iter(known))
     if name not in known:
-        raise UsageError(f"no table {name!r}: this has {', '.join(known)}")
+        raise UsageError(f"no table {name!r}: the tables are {', '.join(known)}")
     import pandas
 
     rows = known[name]

@@ -10,8 +10,8 @@ COLUMNS = ("", "measured", "simulated", "predicted", "90% range")
 MEASURED = 3
 """Columns that remain where nothing is predicted."""
 NOTE = (
-    "measured and simulated are of now: how far they differ shows how far the twin can be trusted. The range holds 90%"
-    " of the simulations. Latencies have the resolution of the engine's histograms."
+    "Measured and simulated both describe today's settings: their difference shows how far you can trust the twin."
+    " The range holds 90% of the simulations. Latencies have the resolution of the engine's histograms."
 )
 
 

@@ -35,10 +35,10 @@ LOG_SECONDS = 600.0
 
 HUNG, TOO_MANY_FILES, FAILED = "hung", "too_many_open_files", "error"
 REASONS = {
-    HUNG: "it is not done at its deadline; it is begun again once it is",
+    HUNG: "it did not finish by its deadline; its next run starts after this one ends",
     TOO_MANY_FILES: "the process has no file descriptor left: raise its limit (LimitNOFILE, ulimit -n)",
-    FAILED: "it raised an exception; the agent's log has it",
-    OVER_SHARE: "ingesting its pages takes more CPU time than its share; it is scraped less often",
+    FAILED: "it raised an exception; see the agent's log",
+    OVER_SHARE: "ingesting its pages takes more than its share of CPU time, so it is scraped less often",
 }
 """Why a collector failed, beside the reasons that collectors have of their own."""
 

@@ -52,7 +52,7 @@ PARTIAL, UNKNOWN, FAILED = "partial", "unknown", "failed"
 REASONS: dict[str, tuple[str, str]] = {
     "files": (UNKNOWN, "{detail}"),
     "ended": (FAILED, "The log's stream ended: {detail}. Restart the agent to read it again."),
-    "behind": (PARTIAL, "{detail} MB are not read yet: the log grows faster than it is read, or it is new."),
+    "behind": (PARTIAL, "{detail} MB are not read yet: the log is new, or it grows faster than the agent reads it."),
 }
 """Why a log gives less than everything: the state, and what to do."""
 

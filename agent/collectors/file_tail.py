@@ -126,16 +126,21 @@ class Tail:
                         info = path.stat()
                         files += [(path, info)] if stat.S_ISREG(info.st_mode) else []
         except FileNotFoundError:
-            self.problems.append(f"{self.path}: there is no such file yet; it is read from its start when it comes")
+            self.problems.append(
+                f"{self.path}: this file does not exist yet; the agent reads it from its start when it appears"
+            )
             return []
         except OSError as error:
             self.problems.append(f"{self.path}: cannot be read: {error.strerror}")
             return []
         if not files:
-            self.problems.append(f"{self.path}: no file matches yet; one that comes is read from its start")
+            self.problems.append(
+                f"{self.path}: no file matches yet; the agent reads a matching file from its start when it appears"
+            )
         if len(files) > MAX_FILES:
             self.problems.append(
-                f"{self.path}: {len(files)} files match; the {MAX_FILES} written last are read. Match fewer"
+                f"{self.path}: {len(files)} files match; only the {MAX_FILES} most recently written are read. "
+                f"Match fewer"
             )
         return sorted(files, key=lambda one: one[1].st_mtime)[-MAX_FILES:]
 
@@ -197,7 +202,7 @@ class _File:
             "" if stat.S_ISREG(info.st_mode) else "it is not a text file; name the file that the log is written to"
         )
         if not problem and os.pread(self._fd, 8, 0).startswith(_COMPRESSED):
-            problem = "it is compressed; let the pattern match only files that are being written"
+            problem = "it is compressed; change the pattern so that it matches only files that are still written to"
         if problem:
             os.close(self._fd)
             raise ValueError(problem)

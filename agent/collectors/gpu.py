@@ -48,21 +48,26 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "library_missing": (
         UNKNOWN,
-        "There is an NVIDIA GPU with its driver, but no libnvidia-ml.so.1. In a container, run it with the NVIDIA"
+        "This machine has an NVIDIA GPU and its driver, but no libnvidia-ml.so.1. In a container, run it with "
+        "the NVIDIA"
         " runtime and NVIDIA_DRIVER_CAPABILITIES=utility.",
     ),
-    "no_permission": (FAILED, "The driver refuses this user. Let it open /dev/nvidiactl and /dev/nvidia0 and so on."),
+    "no_permission": (
+        FAILED,
+        "The driver refuses this user. Give this user access to /dev/nvidiactl and to "
+        "/dev/nvidia0 and the other GPU devices.",
+    ),
     "version_mismatch": (
         FAILED,
-        "The driver's library and its kernel module differ in version, as after an update. Restart the machine.",
+        "The versions of the driver's library and its kernel module differ, as after an update. Restart the machine.",
     ),
     "hanging": (
         FAILED,
-        "NVML has not answered for {detail} s. A GPU or its driver hangs: `dmesg | grep -i xid`. Right after a start"
-        " this may pass; persistence mode spares it.",
+        "NVML has not answered for {detail} s. A GPU or its driver hangs: `dmesg | grep -i xid`. Right after a "
+        "start this is normal; persistence mode avoids it.",
     ),
     "failed": (FAILED, "NVML failed ({detail}). Compare with nvidia-smi."),
-    "internal": (FAILED, "The GPUs were not read, by a fault of kvitals ({detail}). Please report this."),
+    "internal": (FAILED, "The GPUs were not read because of a fault in kvitals ({detail}). Please report this."),
 }
 """Why there are no GPUs to see: the sense's state, and what to do in words."""
 

@@ -33,17 +33,18 @@ log = Logger()
 PARTIAL, NOT_APPLICABLE, FAILED = "partial", "not_applicable", "failed"
 
 REASONS = {
-    "no_procfs": "This system has no /proc as Linux has it: there is nothing to read.",
-    "container_processes": "Only the processes of this container can be seen, and an engine's are not among them. In"
+    "no_procfs": "This system has no Linux /proc, so there is nothing to read.",
+    "container_processes": "The agent sees only the processes of this container, and no engine runs there. In"
     " Kubernetes give the agent's pod hostPID: true, in Docker --pid=host.",
-    "no_processes": "No process of a watched engine was found on this node. Is it served from elsewhere, or through a"
-    " published container port? Name the container's own address with [[target]] url.",
-    "hidden_processes": "A process of an engine may not be read: run kvitals as root or as the engine's user, or mount"
-    " /proc without hidepid.",
-    "hidden_cgroups": "The cgroups of an engine are outside of this container's view, so its limits are not known: give"
-    " the agent the host's cgroup namespace (a privileged pod, or --cgroupns=host) and /sys/fs/cgroup.",
+    "no_processes": "No process of a watched engine was found on this node. Does it run on another node, or "
+    "behind a published container port? Name the container's own address with [[target]] url.",
+    "hidden_processes": "The agent may not read a process of an engine: run kvitals as root or as the engine's "
+    "user, or mount /proc without hidepid.",
+    "hidden_cgroups": "The engines' cgroups are outside of this container's view, so their limits are unknown: "
+    "give the agent the host's cgroup namespace (a privileged pod, or --cgroupns=host) and "
+    "/sys/fs/cgroup.",
     "too_many_processes": "The engines have more processes than the limit; some were left out.",
-    "internal": "The look failed by a fault of kvitals. Please report this.",
+    "internal": "The host was not read because of a fault in kvitals. Please report this.",
 }
 """Why the sense says less than all, for people, with what to do."""
 

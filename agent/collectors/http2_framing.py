@@ -90,13 +90,15 @@ class Framing:
     def _skip_preface(self, data: bytes) -> int:
         size = min(len(self._preface), len(data))
         if data[:size] != self._preface[:size]:
-            raise FramingError("it does not begin as HTTP/2 does")
+            raise FramingError("it does not begin with the HTTP/2 preface")
         self._preface = self._preface[size:]
         return size
 
     def _follow_header_block(self, frame: FrameHead) -> None:
         if (frame.kind == CONTINUATION) != bool(self._block) or (self._block and frame.stream != self._block):
-            raise FramingError("a header block is interrupted by another frame, or goes on without a beginning")
+            raise FramingError(
+                "another frame interrupts a header block, or a continuation has no header block before it"
+            )
         if frame.kind not in (HEADERS, CONTINUATION):
             if frame.kind != DATA and frame.length > MAX_OTHER_BYTES:
                 raise FramingError(f"a control frame has {frame.length} bytes, more than {MAX_OTHER_BYTES}")

@@ -28,40 +28,45 @@ GRACE_SECONDS = 5.0
 REASONS = {
     "ok": "",
     "lost": "{lost} messages were lost{replay}.",
-    "late": "What was published before kvitals listened is not known{replay}. It will be as blocks are replaced.",
+    "late": "Content that was published before kvitals listened is unknown{replay}. It becomes known as the "
+    "engine replaces blocks.",
     "connecting": "kvitals has just begun to listen at {endpoint}.",
     "not_connected": (
-        "Nobody answers at {endpoint}. Does the engine run with --kv-events-config, and does its endpoint have a * as"
-        " in tcp://*:5557? With another address vLLM connects to that, and kvitals must be the one that binds it."
+        "Nobody answers at {endpoint}. Is the engine started with --kv-events-config, and does its endpoint "
+        "contain a *, as in tcp://*:5557? Without a *, vLLM connects to the address, and kvitals must bind it."
     ),
     "nobody_came": (
-        "kvitals listens at {endpoint}, and no engine has connected. Is that the endpoint in its --kv-events-config?"
-        " With a * in it (tcp://*:5557) the engine binds, and kvitals must connect."
+        "kvitals listens at {endpoint}, and no engine has connected. Is this the endpoint in its --kv-events-config?"
+        " With a * in the endpoint (tcp://*:5557) the engine binds it, and kvitals must connect."
     ),
     "silent": (
-        "The engine computes prompts and publishes nothing at {endpoint}. Is its prefix cache on? Is {topic} its topic?"
+        "The engine computes prompts but publishes nothing at {endpoint}. Is its prefix cache enabled? Is {topic} "
+        "its topic?"
     ),
     "stranger": (
-        "What answers at {endpoint} is no publisher. Where another program collects the engine's events there, give the"
-        " engine an endpoint with a *, such as tcp://*:5557: then several can listen."
+        "The program that answers at {endpoint} does not publish KV events. If another program already receives "
+        "the engine's events there, give the engine an endpoint with a *, such as tcp://*:5557: then several "
+        "programs can connect."
     ),
     "shared": (
-        "Two publishers have the endpoint {endpoint} and the same topic: they cannot be distinguished. Give each engine"
-        ' a "topic" of its own, or a port.'
+        "Two publishers use the endpoint {endpoint} and the same topic, so kvitals cannot distinguish them. Give "
+        "each engine"
+        ' its own "topic" or its own port.'
     ),
     "mixed": (
-        "Messages of several publishers are mixed up at {endpoint}: their numbers do not follow each other. Give each"
-        ' engine a "topic" of its own, or a port.'
+        "Several publishers send to {endpoint}: their sequence numbers are mixed up. Give each"
+        ' engine its own "topic" or its own port.'
     ),
     "bad_endpoint": "{endpoint} cannot be listened to: {detail}",
     "files": (
-        "The limit of open files is reached: kvitals closed {endpoint} and opens it again in 10 s. Raise the limit"
-        " of the process (LimitNOFILE), and check who opens connections."
+        "The limit of open files is reached: kvitals closed {endpoint} and will open it again in 10 s. Raise "
+        "the limit of the process (LimitNOFILE), and check which clients open connections."
     ),
     "not_allowed": "{detail}",
     "elsewhere": "{detail}",
     "inproc": "{detail}",
-    "stopped": "The thread that listens has ended, by a fault of kvitals. Please report this, and restart the agent.",
+    "stopped": "The thread that listens ended because of a fault in kvitals. Please report this, and restart "
+    "the agent.",
 }
 """Why a publisher is not listened to, or not all is known of it."""
 
@@ -70,13 +75,13 @@ _PARTIAL = ("lost", "late")
 
 DROPPED = {
     "malformed": "an invalid message; its content is lost",
-    "over_limit": "a message with more events or block hashes than one may have; its changes are lost",
-    "unknown_event": "an event of a kind that this version does not know",
-    "other_topic": "a message of another topic, such as that of an engine without a target",
-    "mixed": "a message of one of several publishers that cannot be distinguished",
+    "over_limit": "a message with more events or block hashes than the limit; its changes are lost",
+    "unknown_event": "an event of a kind that this kvitals version does not know",
+    "other_topic": "a message with another topic, such as the topic of an engine that is not a target",
+    "mixed": "a message from one of several publishers that kvitals cannot distinguish",
     "overflow": "a message that waited too long to be ingested",
-    "connections": "a connection beyond the limit of an address, or of one peer at it, which was closed",
-    "replay_limit": "a replay of more bytes than one may have; the rest of it is lost",
+    "connections": "a connection that was closed because the address or the peer had reached its limit",
+    "replay_limit": "a replay with more bytes than the limit; its rest is lost",
     "internal": "a message that was not ingested because of a fault of kvitals",
 }
 """Why a message, or an event, was not taken."""
@@ -136,8 +141,10 @@ class KvEventsSense:
             endpoint=source.endpoint,
             topic=repr(source.topic),
             lost=lost,
-            replay="" if source.replay else ": give the engine a replay_endpoint, and kvitals asks for what it missed",
-            detail="the address is not one of this machine's, or is wrong",
+            replay=""
+            if source.replay
+            else ": give the engine a replay_endpoint, so that kvitals can request missed events",
+            detail="the address is wrong, or does not belong to this machine",
         )
         dropped, seconds = heard.dropped, heard.seconds
         for chunk in heard.chunks or [BatchRun()]:

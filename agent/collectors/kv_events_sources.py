@@ -200,8 +200,8 @@ def _resolved(told: PublisherReport, place: PublisherTarget, rank: str, trusted:
         if not (trusted and place.is_here):
             raise _RefusedError(
                 "not_allowed",
-                f"{_shown(told.endpoint)} is a path, which only a command line on this node or [[kv_events.source]] may"
-                " name",
+                f"{_shown(told.endpoint)} is a path: only a command line on this node or [[kv_events.source]] "
+                f"may name a path",
             )
         return _placed(source, told.endpoint, False, _replay(told, place))
     host, port = _host_and_port(told.endpoint)
@@ -219,12 +219,12 @@ def _where_it_connects(
     replay = _replay(told, place)
     if is_loopback(host):
         if port < FIRST_PORT:
-            raise _RefusedError("bad_endpoint", f"port {port} is one of the system's: use one from {FIRST_PORT} on")
+            raise _RefusedError("bad_endpoint", f"port {port} is reserved for the system: use {FIRST_PORT} or higher")
         if not place.is_here:
             raise _RefusedError(
                 "elsewhere",
-                f"the engine connects to {_shown(told.endpoint)}, which is its own machine: set its endpoint to"
-                f" tcp://*:{port}, or run an agent there",
+                f"the engine connects to {_shown(told.endpoint)} on its own machine: set its endpoint to "
+                f"tcp://*:{port}, or run an agent there",
             )
         return _placed(source, f"tcp://{_bracketed(host)}:{port}", True, replay)
     if host in place.allowed:
@@ -234,7 +234,7 @@ def _where_it_connects(
         return _placed(source, f"tcp://{_bracketed(_reached(host, place))}:{port}", False, replay)
     raise _RefusedError(
         "not_allowed",
-        f"the engine publishes to {_shown(told.endpoint)}, another machine: listen there, or see [kv_events]",
+        f"the engine publishes to {_shown(told.endpoint)} on another machine: run an agent there, or see [kv_events]",
     )
 
 
@@ -270,9 +270,7 @@ def _host_and_port(endpoint: str) -> tuple[str, int]:
     match = _TCP.fullmatch(endpoint) if len(endpoint) <= MAX_ENDPOINT else None
     port = int(match["port"]) if match else 0
     if match is None or not 0 < port < 65536:
-        raise _RefusedError(
-            "bad_endpoint", f"{_shown(endpoint)} is no address that can be listened to: use tcp://*:PORT"
-        )
+        raise _RefusedError("bad_endpoint", f"kvitals cannot listen at {_shown(endpoint)}: use tcp://*:PORT")
     return match["host"].strip("[]"), port
 
 

@@ -120,8 +120,8 @@ class OtlpSense:
 
     def _message(self, name: str) -> str:
         return (
-            f"OTLP: cannot listen on {name} ({self._shut[name]}). Another collector may be there: set another address"
-            f" under [otlp] in kvitals.toml, or an empty one."
+            f"OTLP: cannot listen on {name} ({self._shut[name]}). Another collector may use this address: set "
+            f"another address under [otlp] in kvitals.toml, or an empty one."
         )
 
 

@@ -118,9 +118,7 @@ class GrpcDoor:
         metadata = {key: value for key, value in context.invocation_metadata() if key == "authorization"}
         if not self._intake.admits(str(metadata.get("authorization", ""))):
             self._intake.drop("unauthorized")
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, "send the token that [otlp] token_file names, as Bearer"
-            )
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "send the token from [otlp] token_file as Bearer")
         refusal: tuple[Any, str, Any]
         try:
             rejected, why = await self._intake.take(payload, otlp_wire.groups)
@@ -128,7 +126,7 @@ class GrpcDoor:
         except OtlpFormatError as error:
             refusal = grpc.StatusCode.INVALID_ARGUMENT, str(error)[:500], ()
         except BusyError:
-            why = "more comes in than is taken; try again"
+            why = "too many requests arrive; try again"
             details = otlp_wire.status(otlp_wire.RESOURCE_EXHAUSTED, why, retry=True)
             refusal = grpc.StatusCode.RESOURCE_EXHAUSTED, why, ((_DETAILS, details), (_RETRY, otlp_wire.RETRY_INFO))
         # Not while the error is handled: `abort` raises, and what was unpacked would live on with the chain of errors.
@@ -140,7 +138,7 @@ class GrpcDoor:
         """Metrics and logs are answered so that exporters go on, and not read."""
         await self._whole(payloads, context)
         self._intake.drop("signal")
-        return otlp_wire.pack_answer(otlp_wire.answer(0, "kvitals takes traces only and kept nothing"))
+        return otlp_wire.pack_answer(otlp_wire.answer(0, "kvitals accepts traces only, and stored nothing"))
 
     async def _whole(self, payloads: AsyncIterator[bytes], context: Any) -> bytes:
         """The request, once it is all there. Calls whose requests never end would keep all others out."""
@@ -150,7 +148,7 @@ class GrpcDoor:
         except TimeoutError:
             self._intake.drop("timeout")
             await context.abort(
-                grpc.StatusCode.DEADLINE_EXCEEDED, f"the request did not come within {BODY_SECONDS:.0f} s"
+                grpc.StatusCode.DEADLINE_EXCEEDED, f"the request did not arrive within {BODY_SECONDS:.0f} s"
             )
         except StopAsyncIteration:  # also where it was too large, which the library has answered
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")

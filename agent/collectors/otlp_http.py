@@ -85,7 +85,7 @@ class HttpDoor:
             return _error(415, JSON, f"send {PROTOBUF} or {JSON}, not {kind}")
         if not self._intake.admits(request.headers.get("Authorization", "")):
             self._intake.drop("unauthorized")
-            return _error(401, kind, "send the token that [otlp] token_file names: OTEL_EXPORTER_OTLP_HEADERS")
+            return _error(401, kind, "send the token from [otlp] token_file: OTEL_EXPORTER_OTLP_HEADERS")
         held: list[int] = []
         try:
             async with asyncio.timeout(BODY_SECONDS):
@@ -97,14 +97,14 @@ class HttpDoor:
             return _error(refused.status, kind, refused.why)
         except TimeoutError:
             self._intake.drop("timeout")
-            return _error(408, kind, f"the body did not come within {BODY_SECONDS:.0f} s")
+            return _error(408, kind, f"the body did not arrive within {BODY_SECONDS:.0f} s")
         except OtlpFormatError as error:
             return _error(400, kind, str(error)[:500])
         except BusyError:
-            return _error(429, kind, "more comes in than is taken; try again")
+            return _error(429, kind, "too many requests arrive; try again")
         except BROKEN_BODY as error:
             self._intake.drop("timeout")
-            return _error(400, kind, f"the body did not come: {error}"[:500])
+            return _error(400, kind, f"the body did not arrive: {error}"[:500])
         finally:
             self._intake.let_go(sum(held))
         return _answer(kind, otlp_wire.answer(rejected, why))
@@ -112,14 +112,16 @@ class HttpDoor:
     async def _others(self, request: web.Request) -> web.StreamResponse:
         """Metrics and logs are answered so that exporters go on, and not even read."""
         self._intake.drop("signal")
-        why = "kvitals takes traces only and kept nothing: set OTEL_METRICS_EXPORTER and OTEL_LOGS_EXPORTER to none"
+        why = (
+            "kvitals accepts traces only, and stored nothing: set OTEL_METRICS_EXPORTER and OTEL_LOGS_EXPORTER to none"
+        )
         return _answer(request.content_type, otlp_wire.answer(0, why))
 
     async def _body(self, request: web.Request, held: list[int]) -> bytes:
         """The body, unpacked. Adds to `held` what was accounted for. Raises BusyError, _RefusedError."""
         packing = request.headers.get("Content-Encoding", "identity").lower()
         if packing not in ("identity", "gzip"):
-            raise _RefusedError(415, f"send it plain or as gzip, not as {packing}")
+            raise _RefusedError(415, f"send it uncompressed or as gzip, not as {packing}")
         limit = self._intake.max_bytes
         if (request.content_length or 0) > limit:
             raise self._too_large()

@@ -31,16 +31,16 @@ TURN_SECONDS = 0.005
 """A turn ends earlier where its spans take so long: one span of 64 KB can hold 30,000 empty attributes."""
 
 REASONS = {
-    "not_ours": "a span that is of no request to a model, or of a program that kvitals does not know",
-    "detail": "a span for a step within another that is kept, such as one for every token",
+    "not_ours": "a span that belongs to no model request, or comes from a program that kvitals does not know",
+    "detail": "a span for a step inside another span that is kept, such as one span per token",
     "no_ids": "a span without a trace id or request id",
-    "time": "a span of another time: it ended a day ago, or ends in the future",
-    "malformed": "a span, or a request, that is none",
+    "time": "a span with a wrong time: it ended over a day ago, or ends in the future",
+    "malformed": "an invalid span or request",
     "too_large": "a request larger than max_bytes",
-    "busy": "a request that was refused until later; exporters try again",
+    "busy": "a request that was refused for now; exporters try again",
     "timeout": "a request that did not end",
     "unauthorized": "a request without the token",
-    "signal": "a request with metrics or logs, of which nothing is kept",
+    "signal": "a request with metrics or logs, which kvitals does not store",
 }
 """Why a span, or a request as a whole, gave no part."""
 

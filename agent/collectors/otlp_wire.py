@@ -100,7 +100,7 @@ class _Fields:
             if key & 7 == _LENGTH:
                 size, at = _varint(message, at)
                 if at + size > end:
-                    raise IndexError("a field is longer than its message")
+                    raise IndexError("a field is longer than the message that contains it")
                 yield key >> 3, message[at : at + size]
                 at += size
             elif key & 7 == _VARINT:
@@ -110,7 +110,7 @@ class _Fields:
             else:
                 raise IndexError(f"wire type {key & 7}")
         if at > end:
-            raise IndexError("a field is longer than its message")
+            raise IndexError("a field is longer than the message that contains it")
 
 
 _VARINT, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}

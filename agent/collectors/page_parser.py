@@ -64,9 +64,9 @@ _NO_HEAD = b"\n"  # no line begins so
 _PATIENCE = 256  # pages after which a line that did not change stands still
 
 _EMPTY = "The page is empty. The engine may still be starting; if it persists, see its log."
-_MALFORMED = "The page is no sound Prometheus text; if a proxy sits in between, scrape the engine directly."
-_TRUNCATED = "The connection broke or a proxy cut the answer off; if it persists, scrape the engine directly."
-_TOO_LARGE = "That is more than an engine's page has; check that the URL is an engine's, or raise the limit."
+_MALFORMED = "The page is not valid Prometheus text; if a proxy sits in between, scrape the engine directly."
+_TRUNCATED = "The connection broke, or a proxy cut the response off; if it persists, scrape the engine directly."
+_TOO_LARGE = "An engine's page is smaller: check that the URL is an engine's, or raise the limit."
 
 _SHARE = (
     "Other targets' pages use what this one would take in memory. Look at what the target exposes, give the agent"
@@ -497,7 +497,7 @@ def _labels(text: str, at: int, labels: dict[str, str]) -> int:
         if label is None or (not label[3] and _CLOSE.match(text, label.end()) is None):
             raise ValueError(f"{text[at : at + 40]!r} is not a label")
         if label[1] in labels:
-            raise ValueError(f"the label {label[1]} is there twice")
+            raise ValueError(f"the label {label[1]} appears twice")
         labels[sys.intern(label[1])] = sys.intern(_unescape(label[2]))
         at = label.end()
     return close.end()

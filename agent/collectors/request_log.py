@@ -47,8 +47,8 @@ MAX_STATE_BYTES = 4 << 20
 STATE_FILE = "request_logs.json"
 TOO_LONG = "too_long"
 DROPPED = {
-    NOT_JSON: "a line that is no JSON object",
-    NOT_A_REQUEST: "a line of something else, by the format's `where`: another path or method, a health check",
+    NOT_JSON: "a line that is not a JSON object",
+    NOT_A_REQUEST: "a line that the format's `where` excludes: another path or method, or a health check",
     NO_IDENTITY: "a line with neither a time nor an id",
     TOO_LONG: f"a line longer than {MAX_LINE >> 20} MB",
 }
@@ -56,20 +56,23 @@ DROPPED = {
 
 PARTIAL, UNKNOWN, FAILED = "partial", "unknown", "failed"
 REASONS: dict[str, tuple[str, str]] = {
-    "behind": (PARTIAL, "{detail} MB are still to be read: the log grew faster than it is read, or it is new."),
+    "behind": (PARTIAL, "{detail} MB are not read yet: the log is new, or it grew faster than the agent reads it."),
     "no_lines_fit": (
         FAILED,
-        "None of the {detail} lines of the last look could be read. Is it the format that is configured?"
-        " docs/request-logs.md shows each.",
+        "The agent could parse none of the last {detail} lines. Does the log have the configured format? "
+        "docs/request-logs.md shows each format.",
     ),
     "unreadable_values": (
         PARTIAL,
-        "Values could not be read and were left out: {detail}. Does the mapping fit the log?",
+        "The agent could not parse some values and left them out: {detail}. Does the mapping fit the log?",
     ),
     "files": (UNKNOWN, "{detail}"),
-    "state": (PARTIAL, "{detail}; after a restart of the agent the log is read on from its end."),
-    "hanging": (FAILED, "The log's file system has not answered for {detail} s. Is it a network mount that is gone?"),
-    "internal": (FAILED, "The log was not read, by a fault of kvitals ({detail}). Please report this."),
+    "state": (PARTIAL, "{detail}; after a restart the agent reads the log only from its end."),
+    "hanging": (
+        FAILED,
+        "The log's file system has not answered for {detail} s. Is it a network mount that is disconnected?",
+    ),
+    "internal": (FAILED, "The log was not read because of a fault in kvitals ({detail}). Please report this."),
 }
 """Why a log says less than all: the state, and what to do in words."""
 

@@ -46,24 +46,24 @@ log = Logger()
 
 MESSAGES = {
     "refused": "Nothing listens there. Is the engine running, and is the port right?",
-    "unresolved": "The host name cannot be resolved. Check it, or use an address.",
+    "unresolved": "The host name cannot be resolved. Check the host name, or use an address.",
     "unreachable": "The host cannot be reached ({detail}). Check the address and firewalls in between.",
     "timeout": "No complete answer within {detail} s. The engine hangs, is overloaded or needs more time.",
-    "disconnected": "The connection was closed before an answer came. Look into the engine's log.",
+    "disconnected": "The connection was closed before an answer came. See the engine's log.",
     "tls": "The TLS connection failed ({detail}). Check https against http, the CA file and the host name.",
     "http_error": "The answer was HTTP {detail}.",
-    "not_http": "What answers there does not speak HTTP. Check the port.",
+    "not_http": "The server at this address does not speak HTTP. Check the port.",
     "bad_url": "The URL cannot be used: {detail}.",
     "too_large": "The page is larger than {detail} bytes, more than an engine's page has. Check the URL.",
     "too_many_lines": "The page has more than {detail} lines, more than an engine's page has. Check the URL.",
-    "too_long": "The answer has {detail} of heads, or of page and framing of chunks. Check what answers there.",
+    "too_long": "The response has {detail} of headers, or of page and chunk framing. Check what answers there.",
     "truncated": "The answer broke off. If it persists, scrape the engine directly, without a proxy.",
-    "bad_compression": "The answer's compression is broken or not one that was asked for ({detail}).",
-    "memory_limit": "The page is larger than {detail} bytes and not read: the agent is near its memory limit. Give it"
-    " more ([agent] memory_limit, and the limit of its service or pod), or fewer targets.",
-    "memory_share": "The page is not read: it is larger than this target's share, and other targets use the rest."
-    " Look at what the target exposes ({detail}), give the agent more ([agent] memory_limit), or watch fewer targets.",
-    "failed": "The scrape failed in an unforeseen way ({detail}). Please report this.",
+    "bad_compression": "The response has a broken compression, or one that kvitals did not request ({detail}).",
+    "memory_limit": "The page is larger than {detail} bytes and was not read: the agent is near its memory limit. Raise"
+    " the limit ([agent] memory_limit, and the limit of its service or pod), or configure fewer targets.",
+    "memory_share": "The page was not read: it is larger than this target's share of the memory ({detail}). Check what"
+    " the target exposes, raise [agent] memory_limit, or configure fewer targets.",
+    "failed": "The scrape failed for an unexpected reason ({detail}). Please report this.",
     "internal": "The page was not ingested because of a fault of kvitals ({detail}). Please report this.",
 }
 """Why there is no page, for people. A page itself can fail for the reasons of `PageParser.parse` too."""
@@ -75,19 +75,20 @@ NO_ENGINE = UNREACHABLE | {"not_metrics", "not_http", "bad_url", "redirect"}
 """Reasons for which a URL leads to no engine: no diagnosis follows from them, and no advice to restart one."""
 
 _HINTS = {
-    401: " It wants authentication: give the target a token.",
+    401: " The engine requires authentication: give the target a token.",
     403: " Access is forbidden: check the target's token.",
     404: " There is no such page: check the path; engines serve /metrics.",
     503: " The engine is not ready or overloaded.",
 }
-_REDIRECTED = " It redirects, and redirects are not followed: name the final URL."
+_REDIRECTED = " The server redirects, and kvitals does not follow redirects: configure the final URL."
 
 _ACCEPT = "text/plain;version=0.0.4,text/plain;q=0.5,*/*;q=0.1"
 _FACTS_BYTES = 256 * 1024
 _FACTS_RETRY_SECONDS = 30.0
 _CHUNK = 64 * 1024
 _LARGE_PAGE = 256 * 1024
-"""Bytes beyond which a page is parsed in a thread: about 2 ms where it is like the last one, 50 ms where it is new."""
+"""Bytes beyond which a page is parsed in a thread: about 2 ms where it is like the last one, 50 ms where it is "
+  "new."""
 
 _UNPACKED_AT_ONCE = 1024 * 1024
 """Bytes between which others have their turn."""

@@ -367,7 +367,7 @@ class _Api:
         """The label sets in the time that was asked for, in memory and on disk."""
         start, end, texts = asked.time("start", -math.inf), asked.time("end", math.inf), asked.all("match[]")
         if len(texts) > MAX_SELECTORS:
-            raise _invalid("match[]", f"{len(texts)} selectors, {MAX_SELECTORS} are allowed: ask for them in turn")
+            raise _invalid("match[]", f"{len(texts)} selectors, {MAX_SELECTORS} are allowed: send several requests")
         selectors = [_selector(text) for text in texts] or [_EVERYTHING]
         found: set[Labels] = set()
         since = -math.inf
@@ -419,8 +419,9 @@ class _Api:
                 raise
             raise ApiError(
                 "timeout",
-                "the query did not begin: other queries over history took all of its time, and one runs at a time."
-                " Ask again, or select a shorter range",
+                "the query did not start: one query over history runs at a time, and earlier ones took all of "
+                "its time."
+                " Try again, or select a shorter range",
             ) from None
 
     async def in_thread(self, address: str, work: Callable[[], T]) -> T:
@@ -435,7 +436,7 @@ async def _turn(turns: QueryTurns, address: str) -> AsyncIterator[None]:
         async with turns.turn(address):
             yield
     except NoTurnError as error:
-        raise ApiError("unavailable", f"{error}: ask again in a few seconds") from None
+        raise ApiError("unavailable", f"{error}: try again in a few seconds") from None
 
 
 def _parsed(asked: _Parameters) -> Expr:
@@ -516,12 +517,13 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except PromQLError as error:  # of judging, which is done when findings are asked for
         kind, message = "timeout", f"not judged this time: {error}"
     except TimeoutError:
-        kind, message = "timeout", "the agent was too busy to read its series; ask again"
+        kind, message = "timeout", "the agent was too busy to read its series; try again"
     except web.HTTPNotFound:
         return refusal(404, f"{request.path[:200]!r} is not a path of this API; GET / lists its paths", "not_found")
     except web.HTTPMethodNotAllowed as error:
         message = (
-            f"{request.path[:200]!r} does not take {error.method}; it takes {', '.join(sorted(error.allowed_methods))}"
+            f"{request.path[:200]!r} does not accept {error.method}; it accepts "
+            f"{', '.join(sorted(error.allowed_methods))}"
         )
         return refusal(405, message, "not_found", {"Allow": error.headers.get("Allow", "")})
     except (web.HTTPException, asyncio.CancelledError):
@@ -529,5 +531,5 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception:
         # As text: the default rendering of exceptions shows local variables, and takes seconds on the loop.
         _log.error("a request failed", path=request.path, trace=traceback.format_exc(limit=-5))
-        kind, message = "internal", "the agent failed to answer; its log has the reason"
+        kind, message = "internal", "the agent failed to answer; see its log for the reason"
     return refusal(_STATUS[kind], message, kind)

@@ -15,7 +15,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 CROSS_SITE = (
     "Request refused: it comes from a web page of another site (Origin or Sec-Fetch-Site). "
-    "Open the address itself, or use a client that is no browser.\n"
+    "Open the address itself, or use a client other than a browser.\n"
 )
 
 

@@ -98,7 +98,7 @@ def slow_document_route(document: Callable[[], bytes] | None) -> Handler:
         if document is None:
             return refusal(404, "this agent keeps no history; start it with [history] enabled", "not_found")
         if busy.locked():
-            raise ApiError("unavailable", "another client waits for the same answer: retry in a few seconds")
+            raise ApiError("unavailable", "another client waits for the same document: try again in a few seconds")
         async with busy:
             try:
                 return json_answer(msgspec.Raw(await asyncio.to_thread(document)))

@@ -52,7 +52,7 @@ def add_ledger_routes(router: web.UrlDispatcher, ledger: LedgerApi) -> None:
 
     async def accesses(request: web.Request) -> web.Response:
         if unknown := request.query.keys() - {"engine", "since"}:
-            return refusal(400, f"unknown parameter {sorted(unknown)[0]!r}: there are engine, since")
+            return refusal(400, f"unknown parameter {sorted(unknown)[0]!r}: choose one of engine, since")
         try:
             since = wire.read_time(request.query["since"]) if "since" in request.query else None
         except ValueError as error:

@@ -52,7 +52,7 @@ def add_notes_routes(router: web.UrlDispatcher, past: Notes, in_thread: InThread
         async def handle(request: web.Request) -> web.Response:
             if unknown := request.query.keys() - allowed:
                 there = ", ".join(sorted(allowed)) or "none"
-                return refusal(400, f"unknown parameter {sorted(unknown)[0]!r}: there are {there}")
+                return refusal(400, f"unknown parameter {sorted(unknown)[0]!r}: choose one of {there}")
             try:
                 return packed_answer(await in_thread(request.remote or "", lambda: encode_answer(read(request))))
             except ValueError as error:
@@ -92,7 +92,7 @@ def _first(found: Iterator[object]) -> list[object]:
     """All of them. Raises ValueError where they are too many."""
     some = list(islice(found, MOST + 1))
     if len(some) > MOST:
-        raise ValueError(f"more than {MOST} in that time: ask for a shorter one, and for the next after it")
+        raise ValueError(f"more than {MOST} in that time: request a shorter time, then the time after it")
     return some
 
 

@@ -288,7 +288,7 @@ class OtlpOut:
                 return "", ""
             said = heard.complaint or "no answer"
         except Exception as error:  # whatever goes wrong in there must not end the thread
-            log.exception("a batch of traces was given up")
+            log.exception("a batch of traces was dropped")
             said = type(error).__name__
         return "not_delivered", (
             f"OTLP out: {self._settings.endpoint} refuses traces ({said}). Check that a collector"

@@ -41,7 +41,7 @@ class QueryTurns:
             return
         waits = self._queues.get(address, ())
         if len(waits) >= self._share:
-            raise NoTurnError(f"{len(waits)} requests of this address are waiting already")
+            raise NoTurnError(f"{len(waits)} requests from this address already wait")
         if sum(map(len, self._queues.values())) >= self._most:
             raise NoTurnError(f"{self._most} requests are waiting already")
         turn = asyncio.get_running_loop().create_future()

@@ -132,7 +132,9 @@ class _Taking:
 
     async def handle(self, request: web.Request) -> web.Response:
         if not is_local(request) and not self._is_admitted(request):
-            return refusal(403, "parts are taken from this machine, or with the token of `parts_token_file` in [agent]")
+            return refusal(
+                403, "parts are accepted from this machine, or with the token from `parts_token_file` in [agent]"
+            )
         if request.content_type != PARTS_TYPE:  # what a browser's page could send across sites is none
             return refusal(415, f"send {PARTS_TYPE}")
         try:
@@ -159,12 +161,12 @@ def _read_parts(body: bytes) -> PartsRecord | web.Response:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return refusal(400, f"no PartsRecord: {error}")
     if len(record.parts) > MAX_PARTS:
-        return refusal(413, f"{len(record.parts)} parts in one message: send {MAX_PARTS} at most")
+        return refusal(413, f"{len(record.parts)} parts in one message: send at most {MAX_PARTS}")
     if not _SOURCE.fullmatch(record.source) or record.source in _TAKEN_SOURCES:
-        return refusal(400, "source must be a name of small letters, digits, _ and -, such as tap")
+        return refusal(400, "source must be a name of lower-case letters, digits, _ and -, such as tap")
     bad = next((i for i, part in enumerate(record.parts) if not is_bounded(part)), None)
     if bad is not None:
-        return refusal(400, f"part {bad} has a text that is too long, too many ids or phases, or an invalid time")
+        return refusal(400, f"part {bad} has too long a text, too many ids or phases, or an invalid time")
     return record
 
 
@@ -172,7 +174,7 @@ def _tails(reports: Iterable[TailReport], request: web.Request) -> list[TailRepo
     """Those that are asked for: of one scope, of one engine, of one of the two times."""
     query = request.query
     if unknown := query.keys() - {"of", "scope", "engine"}:
-        raise BadRequestError(f"unknown parameter {sorted(unknown)[0]!r}: there are of, scope, engine")
+        raise BadRequestError(f"unknown parameter {sorted(unknown)[0]!r}: choose one of of, scope, engine")
     for name, known in (("of", OFS), ("scope", SCOPES)):
         if name in query and query[name] not in known:
             raise BadRequestError(f"{name} is one of {', '.join(known)}")
@@ -187,7 +189,9 @@ def _tails(reports: Iterable[TailReport], request: web.Request) -> list[TailRepo
 def _asked(store: Store, request: web.Request) -> list[RequestRecord]:
     query = request.query
     if unknown := query.keys() - {"slowest", "newest", "tenant", "since", "id"}:
-        raise BadRequestError(f"unknown parameter {sorted(unknown)[0]!r}: there are slowest, newest, id, tenant, since")
+        raise BadRequestError(
+            f"unknown parameter {sorted(unknown)[0]!r}: choose one of slowest, newest, id, tenant, since"
+        )
     tenant = query.get("tenant")
     try:
         since = wire.read_time(query["since"]) if "since" in query else 0.0

@@ -53,7 +53,7 @@ def pack(accesses: Accesses) -> bytes:
 def unpack(data: bytes) -> Accesses:
     """Look-ups that `pack` made. Raises PackedError."""
     if len(data) > MAX_BYTES:
-        raise PackedError(f"{len(data)} bytes of lookups are too many: {MAX_BYTES} at most")
+        raise PackedError(f"{len(data)} bytes of lookups are too many: at most {MAX_BYTES}")
     try:
         found = _decoder.decode(data)
         if found.version != VERSION:
@@ -73,7 +73,7 @@ def unpack(data: bytes) -> Accesses:
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, ValueError, IndexError) as error:
         if isinstance(error, PackedError):
             raise
-        raise PackedError(f"no lookups of an agent: {error}") from error
+        raise PackedError(f"these are not an agent's lookups: {error}") from error
 
 
 def _bytes(column: Any) -> bytes:

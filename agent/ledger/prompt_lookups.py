@@ -60,14 +60,14 @@ class Style(Enum):
     """When an engine stores what it decodes."""
 
     BLOCKS = "each block when it is full"  # vLLM
-    ENDS = "all of it at the request's end"  # SGLang
+    ENDS = "all of it when the request ends"  # SGLang
 
 
 class Kind(Enum):
     """What a store is."""
 
     START = "the first of a request"
-    CHUNK = "a later one of its prompt"
+    CHUNK = "a later block of its prompt"
     DECODE = "of what it generated"
 
 

@@ -85,7 +85,9 @@ class WatchedEngine:
         if self._builder is None:
             return None
         share = self.observed_from_start
-        learned = f"from {self.name}'s KV events" + (f", {share:.0%} of what it looked up" if share is not None else "")
+        learned = f"from {self.name}'s KV events" + (
+            f", {share:.0%} of the tokens that it looked up" if share is not None else ""
+        )
         return self._builder.accesses(share, learned)
 
     @property

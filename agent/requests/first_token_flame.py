@@ -26,7 +26,7 @@ from kvitals.agent.requests.slow_tail import BEFORE_FIRST, IN_WORDS, cache_class
 
 ROOT = "time to first token"
 OF_ENGINE = ("queue", "prefill")
-NOT_REPORTED = "in the engine, whose phases nothing reports"
+NOT_REPORTED = "in the engine, which reports no phases"
 """Where neither spans nor logs of the engine are read: a tap or gateway alone sees only the whole."""
 CACHED_WORDS = {
     "none": "no prompt token cached",

@@ -96,7 +96,7 @@ class RunningWork:
         waiting = waiting[:MAX_WAITING]
         waiting = waiting[self._queued.known[waiting]]
         if not waiting.size:
-            return "when they were queued, and at which engine, is not known"
+            return "when they were queued, and at which engine, is unknown"
         tally = _Tally(len(self._around.tenants))
         engines, tenants = self._engines[waiting], self._around.tenant[waiting]
         unplaced = 0
@@ -107,7 +107,7 @@ class RunningWork:
             tally.add(self._queued.at(waiting[here]), self._somebody(tenants[here]), ran)
         found = tally.result([name or UNKNOWN for name in self._around.tenants])
         if found is None:
-            return "no request is known to have run meanwhile: those that are still running are not known yet"
+            return "no request is known to have run in that time; requests that still run are not known yet"
         measure, occupants, own = found
         return Behind(measure=measure, occupants=occupants, own=own, waiting=len(waiting), unplaced=unplaced)
 

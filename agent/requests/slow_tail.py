@@ -281,7 +281,7 @@ class _Split:
 def _split(totals: Floats, goals: Floats) -> _Split | str:
     """Which requests are the tail and which the faster half, or why that can not be told."""
     if not totals.size:
-        return "no request reported its time"
+        return "no request has a reported time"
     bulk = totals <= _quantile(totals, 0.5)
     by: Literal["p95", "objective"] = "objective"
     tail = totals > goals  # not where there is none
@@ -295,7 +295,7 @@ def _split(totals: Floats, goals: Floats) -> _Split | str:
     bulk &= ~tail
     if tail.sum() < MIN_TAIL or bulk.sum() < MIN_BULK:
         few = f"{tail.sum()} slow and {bulk.sum()} fast ones of {totals.size} requests"
-        return f"{few} are too few to compare: it takes {MIN_TAIL} and {MIN_BULK}"
+        return f"{few} are too few to compare: at least {MIN_TAIL} and {MIN_BULK} are needed"
     if not totals[tail].mean() > totals[bulk].mean():
         return "no request was slower than the others"
     return _Split(tail, bulk, by, threshold)
@@ -427,7 +427,7 @@ def _who(report: TailReport) -> Iterable[str]:
         if named and named[0].share >= STANDS_OUT:
             yield f"They were queued behind tenant {named[0].tenant}, {_percent(named[0].share)} of the occupied time."
         elif named:
-            yield "No tenant stands out among those whose requests ran meanwhile."
+            yield "No tenant stands out among the requests that ran at that time."
     stands_out = next(
         (
             (group, value)

@@ -253,8 +253,8 @@ def read_key(path: Path) -> bytes:
         )
     if not KEY_BYTES <= len(key) <= MAX_KEY_FILE_BYTES:
         raise ConfigError(
-            f"{path}: the key of tenants' pseudonyms must have {KEY_BYTES} to {MAX_KEY_FILE_BYTES} random bytes, such"
-            " as from: head -c 32 /dev/urandom"
+            f"{path}: the key of tenants' pseudonyms must have {KEY_BYTES} to {MAX_KEY_FILE_BYTES} random "
+            f"bytes: create it with head -c 32 /dev/urandom"
         )
     return key
 

@@ -145,5 +145,5 @@ class Books:
                 self._said = now
                 # Where and of what kind, never the message: it could quote an answer.
                 where = [f"{frame.name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-3:]]
-                _log.error("bookkeeping failed; traffic goes on", kind=type(error).__name__, where=where)
+                _log.error("bookkeeping failed; the tap still forwards traffic", kind=type(error).__name__, where=where)
             return None

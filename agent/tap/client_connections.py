@@ -83,7 +83,7 @@ class Connections(ConnectionTable[TapConnection]):
         """What a client is told that cannot be served. why: as `join` returns it."""
         if why == "all":
             return f"all {self.most} connections of the tap serve requests; try again, or raise --max-connections"
-        return f"this address has its {self.per_peer} connections to the tap; use fewer"
+        return f"this address uses all of its {self.per_peer} connections to the tap; use fewer"
 
     async def end(self, patience: float) -> None:
         """End all: the idle now, the others when their request ends or stalls, all after `patience` seconds."""

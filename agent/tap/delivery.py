@@ -51,7 +51,7 @@ class PartDelivery:
 
     @property
     def waiting(self) -> int:
-        """Parts that the agent does not have yet."""
+        """Parts that the tap has not sent to the agent yet."""
         return len(self._waiting) + self._in_hand
 
     @property
@@ -148,7 +148,7 @@ class PartDelivery:
 
     def _say(self, why: str) -> None:
         if why and not self._away:
-            _log.warning("the agent does not take parts; they wait", why=why, url=self._url, keeps=MAX_WAITING)
+            _log.warning("the agent does not accept parts; they wait", why=why, url=self._url, keeps=MAX_WAITING)
         elif not why and self._away:
-            _log.info("the agent takes parts again")
+            _log.info("the agent accepts parts again")
         self._away = why

@@ -225,7 +225,7 @@ def read_request(head: bytes) -> RequestHead:
     if not _only(target, _TARGET):
         raise BadMessageError("the request's target contains a control character")
     if method == b"CONNECT":
-        raise BadMessageError("the tap forwards to one upstream; it opens no connections to others", 405)
+        raise BadMessageError("the tap forwards to one upstream; it does not connect to other hosts", 405)
     found = RequestHead(minor=version[-1] - ord("0"), fields=fields, method=method, target=target)
     hosts = len(found.values(b"host"))
     if hosts > 1 or (not hosts and found.minor):

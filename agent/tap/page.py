@@ -11,9 +11,13 @@ from kvitals.agent.tap.delivery import PartDelivery
 from kvitals.series.types import escape
 
 LOOP = (
-    ("kvitals_loop_stall_seconds", "gauge", "The longest time within the last minute in which nothing else could run."),
-    ("kvitals_loop_stall_cpu_seconds", "gauge", "CPU time of the loop's thread within it."),
-    ("kvitals_loop_stalls_total", "counter", "Times of 0.1 s and more."),
+    (
+        "kvitals_loop_stall_seconds",
+        "gauge",
+        "The longest time within the last minute in which the loop ran nothing else.",
+    ),
+    ("kvitals_loop_stall_cpu_seconds", "gauge", "CPU time of the loop's thread in that time."),
+    ("kvitals_loop_stalls_total", "counter", "Number of such times of 0.1 s or more."),
 )
 
 Sample = tuple[Mapping[str, str], float]
@@ -39,48 +43,55 @@ def render(books: Books, delivery: PartDelivery) -> bytes:
     tell(
         "kvitals_tap_oldest_request_seconds",
         "gauge",
-        "Age of the oldest request under way; 0 where there is none.",
+        "Age of the oldest request that has not ended; 0 if all have ended.",
         one(books.oldest_seconds),
     )
     tell(
         "kvitals_tap_requests_total",
         "counter",
-        "Requests that ended. path: the end of the path of those that are measured, else empty. outcome: the status,"
-        " aborted where the client left first, or what failed before there was a status.",
+        "Requests that ended. path: the end of a measured request's path, else empty. outcome: the HTTP status; "
+        "aborted if the client left first; or the failure before there was a status.",
         [({"path": path, "outcome": outcome}, n) for (path, outcome), n in sorted(books.requests.items())],
     )
     tell(
         "kvitals_tap_bytes_total",
         "counter",
-        "Bytes passed on, heads included.",
+        "Bytes forwarded, heads included.",
         [({"direction": "request"}, books.request_bytes), ({"direction": "response"}, books.response_bytes)],
     )
     tell(
         "kvitals_tap_upstream_failures_total",
         "counter",
-        "Times that the upstream could not be reached, or ended too early.",
+        "Times that the upstream was unreachable or closed the connection too early.",
         by_reason(books.failures),
     )
-    tell("kvitals_tap_refused_total", "counter", "Clients or requests turned away.", by_reason(books.refused))
+    tell("kvitals_tap_refused_total", "counter", "Clients or requests that the tap refused.", by_reason(books.refused))
     tell(
         "kvitals_tap_unread_answers_total",
         "counter",
-        "Answers that passed but could not be read in full, so that some of their numbers are unknown.",
+        "Responses that the tap forwarded but could not parse in full, so that some of their numbers are unknown.",
         by_reason(books.unread),
     )
     tell(
         "kvitals_tap_bookkeeping_failures_total",
         "counter",
-        "Times that the bookkeeping failed; traffic went on.",
+        "Times that the bookkeeping failed; the tap still forwarded the traffic.",
         one(books.broken),
     )
-    tell("kvitals_tap_agent_up", "gauge", "Whether the agent took the last parts.", one(float(delivery.reaches_agent)))
-    tell("kvitals_tap_parts_waiting", "gauge", "Parts that the agent does not have yet.", one(delivery.waiting))
-    tell("kvitals_tap_parts_delivered_total", "counter", "Parts that the agent has taken.", one(delivery.delivered))
+    tell(
+        "kvitals_tap_agent_up",
+        "gauge",
+        "1 if the agent accepted the last parts, else 0.",
+        one(float(delivery.reaches_agent)),
+    )
+    tell(
+        "kvitals_tap_parts_waiting", "gauge", "Parts that the tap has not sent to the agent yet.", one(delivery.waiting)
+    )
+    tell("kvitals_tap_parts_delivered_total", "counter", "Parts that the agent accepted.", one(delivery.delivered))
     tell(
         "kvitals_tap_parts_dropped_total",
         "counter",
-        "Parts that the agent never got.",
+        "Parts that the agent never received.",
         by_reason({"full": 0, "refused": 0, **delivery.dropped}),
     )
     if (watch := loop_watch.current()) is not None:

@@ -351,7 +351,7 @@ class Pair(asyncio.BufferedProtocol):
                 if self._request.minor:  # HTTP/1.0 knows none
                     interim.append(head.whole())
             if head.status == 101 and not self._request.upgrades:
-                raise BadMessageError("it switches protocols, and the request did not ask for that")
+                raise BadMessageError("the upstream switches protocols, and the request did not ask for it")
         except BadMessageError as error:
             self._books.failures["malformed"] += 1
             self._fail("upstream_malformed", f"{self._upstream.url} answers what is no HTTP/1.1: {error}")
@@ -488,7 +488,7 @@ class Pair(asyncio.BufferedProtocol):
             self._close()
         else:
             part = "head" if why == "head" else f"{PROGRESS_BYTES} bytes of the body"
-            self._refuse(408, "slow", f"{part} did not arrive within {limit:g} s; the tap waits no longer")
+            self._refuse(408, "slow", f"{part} did not arrive within {limit:g} s; the tap stopped waiting")
 
     def may_give_way(self) -> bool:
         return True  # the table has those alone that wait for their client
@@ -499,7 +499,7 @@ class Pair(asyncio.BufferedProtocol):
             self._books.refused["gave_way"] += 1
             self._close()
         else:
-            self._refuse(503, "gave_way", "all connections are taken, and this one waited for its client; try again")
+            self._refuse(503, "gave_way", "all connections are in use, and this one waited for its client; try again")
         if self._client.get_write_buffer_size():
             self._client.abort()
 

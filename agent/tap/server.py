@@ -116,7 +116,7 @@ def upstream_of(url: str) -> Upstream:
     """Where a URL leads. Raises ValueError where it has a path: requests keep theirs."""
     parts = urlsplit(url)
     if parts.path not in ("", "/"):
-        raise ValueError(f"{url} has a path; requests keep theirs, so name the upstream as HOST:PORT alone")
+        raise ValueError(f"{url} has a path; the tap keeps the path of each request, so name the upstream as HOST:PORT")
     tls = ssl.create_default_context() if parts.scheme == "https" else None
     return Upstream(parts.hostname or "", parts.port or (443 if tls else 80), tls)
 

@@ -80,9 +80,9 @@ def load_of_node(source: str, node: Node) -> ExtractedLoad:
     records = sorted(node.requests.store.newest(MAX_RECORDS), key=lambda one: one.start)
     if sum(one.prompt_tokens is not None and one.output_tokens is not None for one in records) < MIN_REQUESTS:
         raise NoLoadError(
-            f"{source} has {len(records)} request records with token counts; a load needs {MIN_REQUESTS}. Record with"
-            " the requests of clients: kvitals tap before the engine and kvitals record --listen, or spans of the"
-            " engine (--otlp-traces-endpoint); see docs/requests.md"
+            f"{source} has {len(records)} request records with token counts; a load needs {MIN_REQUESTS}. "
+            f"Record the clients' requests too: kvitals tap before the engine and kvitals record --listen, or "
+            f"spans of the engine (--otlp-traces-endpoint); see docs/requests.md"
         )
     accesses = node.ledger.accesses() if node.ledger is not None else None
     return _load(source, records, accesses if accesses is not None and len(accesses) else None)

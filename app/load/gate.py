@@ -118,12 +118,13 @@ def unplayable(incident: RecordedIncident) -> str:
         return "the load states no verdict: extract it again, with kvitals gate extract FILE.kvcap"
     adapters = sum(bool(request.adapter) for request in incident.load.requests)
     if adapters > MAX_LOST_SHARE * len(incident.load.requests):
-        return f"{adapters} requests use adapters, and a load does not have the adapters' names"
+        return f"{adapters} requests use adapters, and a load does not contain the names of adapters"
     return ""
 
 
 async def play_incident(incident: RecordedIncident, request: GateRequest, setup: Setup, tell: Tell) -> GateAnswer:
-    """Play one incident and judge the candidate. Raises NoEngineError where the candidate's metrics cannot be read."""
+    """Play one incident and judge the candidate. Raises NoEngineError where the candidate's metrics cannot be "
+    "read."""
     if why := unplayable(incident):
         return GateAnswer(incident.name, "not judged", why, incident.figures)
     load = last_part(incident.load, request.limits)
@@ -149,15 +150,18 @@ def compare(
         return "not judged", f"the candidate refused {refused} of {requests} requests (HTTP {_statuses(played)})"
     if played.late_p90 > LATE_SECONDS:
         return "not judged", (
-            f"one request in ten was sent {played.late_p90:.1f} s late or later: raise --concurrency, or run the gate"
-            " on another machine than the engine"
+            f"one request in ten was sent {played.late_p90:.1f} s late or more: raise --concurrency, or run the "
+            f"gate on another machine than the engine"
         )
     if recorded.first and any(cause.code == recorded.first for cause in candidate.causes):
         return "returns", ""
     if candidate.causes:
         return "other cause", ""
     if played.failed > MAX_LOST_SHARE * requests:
-        return "not judged", f"{played.failed} of {requests} requests failed at the candidate, and no cause explains it"
+        return (
+            "not judged",
+            f"{played.failed} of {requests} requests failed at the candidate, and no known cause explains it",
+        )
     if candidate.healthy is None:
         return "not judged", "the candidate reports too little: kvitals check URL lists what is missing"
     return "does not return", ""
@@ -216,7 +220,8 @@ async def _read(node: Node, writer: CaptureWriter, check: bool) -> None:
             node.ingest_recorded(record)
     if check and (running := _running(node)):
         raise NoEngineError(
-            f"the candidate already serves {running:.0f} requests; the gate needs an engine without other load"
+            f"the candidate already serves {running:.0f} requests; the gate needs an engine that serves no "
+            f"other requests"
         )
 
 

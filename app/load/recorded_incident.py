@@ -84,10 +84,10 @@ def read_load(path: Path) -> RecordedIncident:
         rows = [msgspec.json.decode(line, type=_Row).request(header.block_tokens) for line in lines]
     except (OSError, ValueError) as error:
         raise NoLoadError(
-            f"{path} is no load of kvitals ({error}); write one with: kvitals gate extract FILE.kvcap --out FILE"
+            f"{path} is not a kvitals load ({error}); write one with: kvitals gate extract FILE.kvcap --out FILE"
         ) from error
     if not 0 < len(rows) <= MAX_RECORDS:
-        raise NoLoadError(f"{path} has {len(rows)} requests; a load has 1 to {MAX_RECORDS}")
+        raise NoLoadError(f"{path} has {len(rows)} requests; a load has from 1 to {MAX_RECORDS}")
     requests = sorted(rows, key=lambda request: request.at)
     load = ExtractedLoad(
         header.source, requests, header.block_tokens, header.prefixes, header.with_prefix, header.left_out, False

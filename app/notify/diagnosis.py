@@ -69,12 +69,12 @@ class OfAgent:
             return await self._past(about)
         document = await self._now()
         if document is None:
-            return Diagnosis("this agent has not judged anything yet")
+            return Diagnosis("this agent has not evaluated any window yet")
         engines = engines_of_agent(self.pipeline, document.window.end)
         subject = resolve(about.entity, engines)
         if subject.named and not subject.engines:
             return Diagnosis(_elsewhere(about))
-        how = f"judged by the agent at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
+        how = f"diagnosed by the agent at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
         return _diagnosis(how, document, about, engines, self.pipeline.setup.knowledge)
 
     async def _now(self) -> Triage | None:
@@ -96,7 +96,7 @@ class OfAgent:
         except (WorkLimitError, WorkRefusedError, TooManyLooksError) as error:
             return Diagnosis(f"not judged from history: {error}")
         document = judged.document
-        how = f"judged from the agent's history at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
+        how = f"diagnosed from the agent's history at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
         return _diagnosis(how, document, about, judged.engines, self.pipeline.setup.knowledge)
 
     def _judge_past(self, at: float) -> PastVerdict:
@@ -152,7 +152,7 @@ class OfFleet:
             except (ServerError, PromQLError, TooManyLooksError) as error:
                 return Diagnosis(f"not judged: {error}")
             document = judged.document
-            how = f"judged from {self.access.url} at {_utc(look.moment)}, over {document.window.seconds:.0f} s"
+            how = f"diagnosed from {self.access.url} at {_utc(look.moment)}, over {document.window.seconds:.0f} s"
             known, agents = self.setup.knowledge, judged.survey.agents
             found = _diagnosis(how, document, about, judged.engines, known, agents=agents)
             if found.lead is not None and not found.partial:
@@ -202,7 +202,7 @@ def _diagnosis(
     codes = frozenset(rule.code for rule in knowledge.rules.values() if rule.partial)
     found, pool = lead(document, about, engines, codes), _pool(about, engines)
     if document.window.cold and (found is None or (about.codes and not relates(found, about.codes))):
-        how = f"not judged yet: only {document.window.seconds:.0f} s have been watched, which is too little"
+        how = f"not diagnosed yet: kvitals has watched only {document.window.seconds:.0f} s, which is too little"
         return Diagnosis(how, pool=pool)
     if found is None or found.kind not in ("cause", "symptom"):
         return Diagnosis(how, document, found, pool)
@@ -241,8 +241,8 @@ def _pool(about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> str:
 
 def _elsewhere(about: DiagnosisRequest) -> str:
     return (
-        f"not judged: this agent does not watch {where(about.entity)}; send alerts to the agent that does, or to"
-        " `kvitals notify --prometheus URL`, which diagnoses every engine"
+        f"not diagnosed: this agent does not watch {where(about.entity)}; send alerts to the agent that does, "
+        f"or to `kvitals notify --prometheus URL`, which diagnoses every engine"
     )
 
 

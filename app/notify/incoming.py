@@ -106,7 +106,7 @@ def read(body: bytes) -> Message:
     try:
         message = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise IncomingError(f"this is no message of Alertmanager's webhook: {error}") from None
+        raise IncomingError(f"this is not a message from Alertmanager's webhook: {error}") from None
     beyond = max(0, len(message.alerts) - MAX_ALERTS)
     alerts = [_bounded(alert) for alert in message.alerts[:MAX_ALERTS]]
     return Message(alerts, message.url[:MAX_TEXT], max(0, message.truncated) + beyond)

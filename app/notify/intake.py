@@ -120,7 +120,7 @@ class MessageIntake:
         if self._under_way.total() >= MAX_AT_ONCE or self._under_way[sender] >= MAX_AT_ONCE_OF_SENDER:
             return _answer(503, f"{self._under_way.total()} messages are arriving: try again")
         if not self._shares.take(sender):
-            return _answer(503, "more messages a second than the share of this sender: try again")
+            return _answer(503, "this sender sends more messages a second than its share: try again")
         return None
 
     def _may_send(self, request: web.Request) -> bool:
@@ -134,9 +134,12 @@ class MessageIntake:
 
     def _forbidden(self) -> web.Response:
         if self._token_file is None:
-            why = "messages are taken from this machine, at 127.0.0.1, no browser; or name a token_file in [notify]"
+            why = (
+                "messages are accepted only from this machine, at 127.0.0.1, and not from a browser;"
+                " for others name a token_file in [notify]"
+            )
             return _answer(403, why)
-        return _answer(401, "send the token that [notify] token_file names: http_config.authorization.credentials_file")
+        return _answer(401, "send the token from [notify] token_file: http_config.authorization.credentials_file")
 
 
 def _is_address(host: str) -> bool:

@@ -58,7 +58,7 @@ def notice_of(
     )
     if found.cause is None and incident.code:
         return msgspec.structs.replace(
-            notice, code=incident.code, verdict=f"The cause was found before: {incident.code}."
+            notice, code=incident.code, verdict=f"The cause is known already: {incident.code}."
         )
     if lead is None:  # the document's verdict may be of another engine
         verdict = f"No known cause matches on {notice.where}." if document is not None else ""

@@ -142,7 +142,7 @@ class Spool:
             make_directory(self.directory, 0o700)
             self._lock = lock_file(self.directory / LOCK)
         except FileInUseError:
-            raise SpoolError(f"another process sends the messages in {self.directory}") from None
+            raise SpoolError(f"another process uses the message queue in {self.directory}") from None
         except OSError as error:
             raise SpoolError(f"{self.directory} cannot be used: {error}") from error
         try:
@@ -180,7 +180,7 @@ class Spool:
                 or size + len(body) > MAX_BYTES * share
                 or deliveries >= MAX_DELIVERIES * share
             ):
-                raise SpoolError(f"{count} messages wait to be diagnosed and {deliveries} to be sent")
+                raise SpoolError(f"{count} messages wait for a diagnosis and {deliveries} wait to be sent")
             db.execute("INSERT INTO message (received, body) VALUES (?, ?)", (received, body))
 
     def next(self) -> WaitingMessage | None:
@@ -417,6 +417,7 @@ def _set_aside(path: Path, why: sqlite3.Error) -> None:
             path.with_name(path.name + suffix).replace(path.with_name(name + suffix))
     sync_directory(path.parent)
     _log.error(
-        "the queue of messages is damaged: it is set aside and a new one is begun. Messages in it are not sent",
+        "the queue of messages is damaged: kvitals set it aside and started a new one. The messages in the old "
+        "queue are not sent",
         file=str(path), set_aside=name, why=str(why),
     )  # fmt: skip

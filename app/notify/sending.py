@@ -99,7 +99,7 @@ class Sender:
                 await self._run()
             except OSError as error:
                 self.last_error = f"{self._target.ca_file} cannot be used: {error}"
-                _log.error("nothing can be sent to a target", target=self._name, why=self.last_error)
+                _log.error("kvitals cannot send anything to a target", target=self._name, why=self.last_error)
                 await asyncio.sleep(LOOK_SECONDS)
             except Exception:
                 _log.error("sending to a target failed", target=self._name, trace=traceback.format_exc(limit=-5))
@@ -134,10 +134,10 @@ class Sender:
         if answer.hopeless or now - delivery.created >= self._give_up:
             await self._in_thread(lambda: self._spool.bury(delivery, answer.said, now))
             self.counts["dead"] += 1
-            _log.error("a message is given up: see the file of dead letters", target=self._name, why=answer.said)
+            _log.error("a message is given up: see the dead-letter file", target=self._name, why=answer.said)
             return True
         if delivery.attempts == 0:
-            _log.warning("a message is not taken; trying again", target=self._name, why=answer.said)
+            _log.warning("the target did not accept a message; kvitals tries again", target=self._name, why=answer.said)
         due = now + pause(delivery.attempts, answer.wait)
         await self._in_thread(lambda: self._spool.later(delivery, due, answer.said))
         self.counts["retried"] += 1
@@ -181,7 +181,7 @@ async def post(session: aiohttp.ClientSession, wanted: JsonPost) -> Answer:
     async with session.post(wanted.url, data=wanted.body, headers=headers, allow_redirects=False) as response:
         body = await response.content.read(MAX_ANSWER_BYTES)
         if 300 <= response.status < 400:
-            return Answer(response.status, f"it redirects ({response.status}); configure the address that it means")
+            return Answer(response.status, f"the target redirects ({response.status}); configure the final address")
         said = plain.line(body.decode("utf-8", "replace"))[:200]  # logged, and shown as the target's last error
         wait = asked_pause(response.headers, time.time())
         return Answer(response.status, f"HTTP {response.status}: {said}".rstrip(": "), wait)

@@ -188,7 +188,7 @@ class Notifier:
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
             except Exception:  # what nobody expected ends nothing
-                _log.error("an incident cannot be processed", trace=traceback.format_exc(limit=-5))
+                _log.error("kvitals cannot process an incident", trace=traceback.format_exc(limit=-5))
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
             with contextlib.suppress(TimeoutError):
@@ -222,7 +222,7 @@ class Notifier:
         except SpoolError as error:
             _log.warning("the queue of messages cannot be read or written; retrying", why=str(error))
         except Exception:  # what nobody expected ends nothing
-            _log.error("a message cannot be processed; retrying", trace=traceback.format_exc(limit=-5))
+            _log.error("kvitals cannot process a message; it tries again", trace=traceback.format_exc(limit=-5))
         else:
             self._line.done(card)
             return
@@ -269,7 +269,7 @@ class Notifier:
                     if found.partial:
                         self._go_on_looking(name)
         except SpoolError as error:
-            _log.warning("an incident cannot be written; retrying", why=str(error))
+            _log.warning("kvitals cannot write an incident; it tries again", why=str(error))
         finally:
             del self._looking[name]
             self._some.set()
@@ -293,7 +293,10 @@ class Notifier:
             settled = await settle(await self._read(waiting.body), waiting.received, known, diagnose, rules)
         except Exception as error:  # it must not hold up what comes after it, nor be lost
             why = repr(error)
-            _log.error("a message cannot be processed: moved to the dead letters", trace=traceback.format_exc(limit=-5))
+            _log.error(
+                "kvitals cannot process a message and moved it to the dead letters",
+                trace=traceback.format_exc(limit=-5),
+            )
             await self._in_thread(lambda: self._spool.bury_message(waiting, why, self._clock()))
             self.counts["failed"] += 1
             return MessageOutcome()
@@ -311,7 +314,7 @@ class Notifier:
             async with asyncio.timeout(until - time.monotonic()):
                 return await asyncio.shield(self._task(about))
         except TimeoutError:
-            return Diagnosis(f"not judged within {FIRST_SECONDS:.0f} s; the diagnosis goes on and follows")
+            return Diagnosis(f"not diagnosed within {FIRST_SECONDS:.0f} s; the diagnosis continues and follows")
 
     async def _diagnosis(self, about: DiagnosisRequest) -> Diagnosis:
         return await asyncio.shield(self._task(about))
@@ -333,7 +336,7 @@ class Notifier:
             return Diagnosis(f"not judged within {MAX_SECONDS:.0f} s")
         except Exception:
             _log.error("a diagnosis failed", trace=traceback.format_exc(limit=-5))
-            return Diagnosis("not judged: the diagnosis failed, kvitals' log has the reason")
+            return Diagnosis("not diagnosed: the diagnosis failed; see kvitals' log for the reason")
 
     def _for_targets(self, notices: Sequence[Notice]) -> list[tuple[str, Notice]]:
         return [(name, notice) for notice in notices for name, target in self._targets.items() if wants(target, notice)]

@@ -119,7 +119,7 @@ class ListSite:
         item = self.items[index]
         start = self.file.rfind("\n", 0, item.start_mark.index) + 1
         if self.file[start : item.start_mark.index].strip() != "-":
-            raise PatchError(f"line {item.start_mark.line + 1}: write each argument on a line of its own")
+            raise PatchError(f"line {item.start_mark.line + 1}: write each argument on its own line")
         end = item.end_mark.index
         if item.style not in ("|", ">"):
             found = self.file.find("\n", end)

@@ -90,7 +90,7 @@ class ChartModel:
     def _new_line(self, text: str) -> TextEdit:
         """A line before the first key of the configuration, with its indentation."""
         if self.config.flow_style or not self.config.value:
-            raise PatchError(f"vllmConfig of {self.name} is not written in lines; write one key a line first")
+            raise PatchError(f"vllmConfig of {self.name} is written on one line; write one key per line first")
         first = self.config.value[0][0].start_mark
         start = first.index - first.column
         indentation = " " * first.column
@@ -135,5 +135,5 @@ def chart_models(content: str, document: yaml.Node) -> Iterator[ChartModel]:
         known = entries(item)
         config = known.get("vllmConfig")
         if not isinstance(config, yaml.MappingNode):
-            raise PatchError("a model of modelSpec has no vllmConfig; add it with the flags of today first")
+            raise PatchError("a model of modelSpec has no vllmConfig; add one with today's flags first")
         yield ChartModel(content, text_of(known.get("name")), config)

@@ -155,7 +155,7 @@ def _edited(use: FlagUse, change: FlagEdit, value: str) -> list[TextEdit]:
     if use.inline:
         return [use.site.replace(use.first, f"{use.written}={value}")]
     if use.value is None:
-        raise PatchError(f"{use.written} has no value in the file; correct that first")
+        raise PatchError(f"{use.written} has no value in the file; correct the file first")
     return [use.site.replace(use.last, value)]
 
 
@@ -166,12 +166,12 @@ def _merged_value(change: FlagEdit, whole: Sequence[FlagUse]) -> str:
         needed = _WHOLE_VALUES.get(change.flag, ())
         if needed and not any(key in change.merged for key in needed):
             raise PatchError(
-                f"{change.flag} is not in the file, and {change.value} is no whole value of it: it needs"
-                f" {' or '.join(needed)}. Give the whole value with --set"
+                f"{change.flag} is not in the file, and {change.value} is only a part of its value: it needs "
+                f"{' or '.join(needed)}. Give the whole value with --set"
             )
         return change.value
     if not is_json(today) or not isinstance(json.loads(today), dict):
-        raise PatchError(f"{change.flag} has a value that is no JSON object ({today}); merge {change.value} by hand")
+        raise PatchError(f"{change.flag} has a value that is not a JSON object ({today}); merge {change.value} by hand")
     return compact({**json.loads(today), **change.merged})
 
 

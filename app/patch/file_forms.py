@@ -207,10 +207,10 @@ def _command(
             for match in _EXPANSION.finditer(value):
                 variable = match[1] or match[2] or match[3]
                 if value == match[0] and variable not in variables:
-                    notes.append(f"`{match[0]}` is not known here; it may set the flag as well, so look at its value")
+                    notes.append(f"kvitals does not know `{match[0]}`; it may set the flag too, so check its value")
                 named.append(variable)
             if value == "$@":
-                notes.append("`$@` passes further arguments on; they may set the flag as well")
+                notes.append("`$@` passes further arguments, which may set the flag too")
     for variable in dict.fromkeys(named):
         source = variables.get(variable)
         if source is not None and source.text.lstrip().startswith("-"):

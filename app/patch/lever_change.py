@@ -45,7 +45,7 @@ def flag_changes(setting: LeverSetting, value: str | None = None) -> list[FlagEd
     """
     words = setting.flag.replace(" with ", " ").split()
     if not words or not all(word.startswith("--") for word in words[:1]):
-        raise PatchError(f"the setting `{setting.flag}` is no flag of a command line; change it as the lever describes")
+        raise PatchError(f"the setting `{setting.flag}` is not a command-line flag; change it as the lever describes")
     if any(word.startswith("--extra_") for word in words) or "_" in words[0]:
         raise PatchError(f"`{setting.flag}` is a key of a configuration file, not a flag; change that file by hand")
     changes: list[FlagEdit] = []

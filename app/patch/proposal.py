@@ -85,7 +85,7 @@ def _disagreement(
 
 def _warning(path: str, has: str, setting: LeverSetting, unless: str = "") -> str:
     return (
-        f"{path} {has}, but the running engine reports {setting.now}: the file and the engine disagree{unless}. Check"
+        f"{path} {has}, but the running engine reports {setting.now}: the file and the engine differ{unless}. Check"
         " that this file starts the engine"
     )
 
@@ -125,8 +125,8 @@ def _chosen(document: Triage, request: PatchRequest) -> tuple[Finding, LeverAdvi
             if request.lever and lever.lever != request.lever:
                 continue
             if lever.setting is None:
-                why = lever.setting_note or "it is pulled outside of the engine"
-                reasons.append(f"{finding.code} {lever.lever}: no setting of the engine ({why})")
+                why = lever.setting_note or "the lever is applied outside of the engine"
+                reasons.append(f"{finding.code} {lever.lever}: not an engine setting ({why})")
                 continue
             try:
                 changes = flag_changes(lever.setting, request.value)
@@ -137,7 +137,7 @@ def _chosen(document: Triage, request: PatchRequest) -> tuple[Finding, LeverAdvi
                 check_value(changes[-1], lever, *_engine(document, finding))
             return finding, _predicted_for(lever, request.value), changes
     if reasons:
-        raise PatchError("no lever can be written as a change of a file:\n  " + "\n  ".join(dict.fromkeys(reasons)))
+        raise PatchError("no lever can be written as a change to a file:\n  " + "\n  ".join(dict.fromkeys(reasons)))
     wanted = f"no lever {request.lever} in" if request.lever else "no lever for"
     raise PatchError(f"{wanted} {request.finding or 'this document'}: {document.verdict}")
 
@@ -203,7 +203,7 @@ def _changed(
         raise PatchError(f"{path}: {error}") from error
     if not right:
         raise PatchError(
-            f"{path}: the change cannot be written here without doubt; set {' '.join(map(_written, changes))} by hand"
+            f"{path}: kvitals cannot write the change here safely; set {' '.join(map(_written, changes))} by hand"
         )
     return after, list(command.notes)
 

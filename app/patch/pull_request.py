@@ -59,9 +59,9 @@ def _lines(document: Triage, finding: Finding, lever: LeverAdvice, setting: str,
         yield ""
         yield "**Look at.** " + " ".join(f"{_text(note)}." for note in review.notes)
     yield ""
-    yield "**Check.** `kvitals triage --since-change` reports after some minutes of load whether it worked."
+    yield "**Check.** After some minutes of load, `kvitals triage --since-change` reports whether the change worked."
     yield ""
-    yield "**Go back.** Revert this change and restart the engine" + (f"; {review.before}." if review.before else ".")
+    yield "**Roll back.** Revert this change and restart the engine" + (f"; {review.before}." if review.before else ".")
 
 
 def _text(text: str) -> str:

@@ -196,7 +196,7 @@ class _Lexer:
             indices.append(self._at)
             self._at += 1
         if self._at >= len(text):
-            raise PatchError(f"a quote {quote} of the command line is not closed")
+            raise PatchError(f"the command line has a quote {quote} that is not closed")
         self._at += 1
 
     def _substitution(self, value: list[str], indices: list[int]) -> None:
@@ -245,7 +245,7 @@ def _in_double_quotes(text: str) -> str:
 def _plain_escape(flow: bool) -> Escape:
     def escape(text: str) -> str:
         if _UNSAFE_PLAIN.search(text) or (flow and any(character in ",[]{}" for character in text)):
-            raise PatchError(f"`{text.strip()}` cannot stand in a YAML text without quotes; quote the command first")
+            raise PatchError(f"`{text.strip()}` needs quotes in YAML; quote the command first")
         return text
 
     return escape

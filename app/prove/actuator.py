@@ -84,7 +84,7 @@ def run_command(words: Sequence[str], limit: float, stopped: Callable[[], bool] 
             if stopped():
                 ended = "stopped"
             elif time.monotonic() - begun > limit:
-                ended = f"ended at its limit of {limit:.0f} s"
+                ended = f"stopped at its limit of {limit:.0f} s"
             else:
                 time.sleep(POLL_SECONDS)
         if ended:

@@ -57,14 +57,14 @@ class GuardRails:
     def sentences(self) -> list[str]:
         """The limits, for people."""
         stall = ["requests finish"] if self.finishes else []
-        return [*(one.sentence for one in self.limits), *stall, "the engine answers and does not restart"]
+        return [*(one.sentence for one in self.limits), *stall, "the engine answers but did not restart"]
 
     def broken(self, values: Mapping[str, float]) -> list[str]:
         """What is broken at a check, in the order in which it is named."""
         found = [told for one in self.limits if (told := one.broken(values))]
         waiting = values.get("running_avg", 0.0) + values.get("waiting_avg", 0.0)
         if self.finishes and values.get(FINISHED) == 0 and waiting >= 1:
-            found.append(f"no request finishes, {render(waiting, 'requests')} wait or run")
+            found.append(f"no request finishes, and {render(waiting, 'requests')} wait or run")
         return found
 
 

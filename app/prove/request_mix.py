@@ -37,8 +37,8 @@ class RequestMix:
         """What was compared, for people."""
         if self.problem or min(len(self.before), len(self.after)) < MIN_REQUESTS:
             why = self.problem or f"{len(self.before)} before, {len(self.after)} after"
-            return f"by counters alone, since there are too few request records ({why})"
-        return f"by {len(self.before)} request records before and {len(self.after)} after: tenants and lengths"
+            return f"from counters only, because there are too few request records ({why})"
+        return f"from {len(self.before)} request records before and {len(self.after)} after: tenants and lengths"
 
     @property
     def unlike(self) -> str:
@@ -68,7 +68,8 @@ def _tenants(before: Sequence[RequestRecord], after: Sequence[RequestRecord]) ->
     most = max(sorted(moved), key=lambda name: abs(moved[name]))
     was, now = (100 * side.get(most, 0.0) for side in shares)
     return (
-        f"the mix of tenants differs: {most or 'unknown tenants'} had {was:.0f} % of the requests and has {now:.0f} %"
+        f"the mix of tenants differs: {most or 'unknown tenants'} sent {was:.0f} % of the requests before, and "
+        f"{now:.0f} % now"
     )
 
 

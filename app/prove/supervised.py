@@ -52,7 +52,7 @@ class SupervisedChange:
             line = await asyncio.wait_for(self._process.stdout.readline(), limit + START_SECONDS)
             answer = msgspec.json.decode(line, type=SupervisorAnswer)
         except (OSError, TimeoutError, msgspec.DecodeError) as error:
-            raise SupervisorGoneError(f"the supervising process ended while it was asked to {what}") from error
+            raise SupervisorGoneError(f"the supervising process ended before it could {what}") from error
         return CommandRun(answer.code, answer.seconds, answer.output, answer.ended)
 
 

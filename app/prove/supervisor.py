@@ -90,9 +90,9 @@ class Supervisor:
         done = self.rollback()
         words = shlex.join(self._assignment.rollback)
         if done.succeeded:
-            _tell(f"kvitals prove ended before its time. The change is taken back: {words}")
+            _tell(f"kvitals prove ended early. kvitals reverts the change: {words}")
         else:
-            _tell(f"kvitals prove ended before its time, and the rollback failed ({done.sentence}). Run it: {words}")
+            _tell(f"kvitals prove ended early, and the rollback failed ({done.sentence}). Run it: {words}")
 
     def _write(self, state: JournalState, note: str = "") -> None:
         given = self._assignment

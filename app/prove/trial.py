@@ -160,7 +160,7 @@ class Trial:
         for replica in self._replicas:
             if replica.problem:
                 raise NoEngineError(f"{replica.url} cannot be read: {replica.problem}")
-        self._say(f"before the change: {request.before:.0f} s in blocks of {request.block:.0f} s")
+        self._say(f"before the change: observing {request.before:.0f} s in blocks of {request.block:.0f} s")
         checks: list[dict[str, float]] = []
         end = time.monotonic() + LONGEST_BEFORE * request.before
         while time.monotonic() < end:
@@ -169,7 +169,7 @@ class Trial:
             if len(self._before.blocks) >= BLOCKS_BEFORE and all(one.ready for one in self._signal_trials()):
                 break
             if len(self._before.blocks) == BLOCKS_BEFORE:
-                self._say("blocks before depend on one another, or a signal is late: observing longer")
+                self._say("blocks before the change depend on each other, or a signal is late: observing longer")
         self._before.whole = self._replica.values(self._replica.last, self._replica.last - self._before.start)
         self._rails = guard_rails(self._replica.objectives(), checks)
         self._guard_window = self._check_window()
@@ -201,7 +201,7 @@ class Trial:
         self._say(f"applying: {shlex.join(self._request.apply)}")
         done = await self._while_watching(change.apply())
         if not done.succeeded:
-            return _Ending("undecided", f"the change could not be applied: {done.sentence}")
+            return _Ending("undecided", f"kvitals could not apply the change: {done.sentence}")
         if broken := await self._settle():
             return _Ending("worse", broken, broken)
         self._recognise()
@@ -228,7 +228,7 @@ class Trial:
             process = started
             if busy_since is None and self._replica.is_busy():
                 busy_since = time.monotonic()
-                self._say(f"the engine answers; {change_effect.SETTLE_SECONDS:.0f} s for caches to fill")
+                self._say(f"the engine answers; waiting {change_effect.SETTLE_SECONDS:.0f} s until caches are filled")
             if busy_since is not None and time.monotonic() - busy_since >= change_effect.SETTLE_SECONDS:
                 return ""
         why = "has no requests" if answers else "does not answer"
@@ -350,7 +350,7 @@ class Trial:
         limit = time.monotonic() + self._request.limit
         while not await watch(self._replicas):
             if time.monotonic() > limit:
-                self._say("the rollback ended well, and the engine does not answer")
+                self._say("the rollback succeeded, but the engine does not answer")
                 return "rollback failed"
         return "rolled back"
 

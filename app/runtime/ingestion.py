@@ -47,7 +47,7 @@ KV_EVENTS_SHARE = 0.25
 """The same for KV events, in CPU time: a busy machine alone is no reason to drop any. Ten engines under load need half
 of it."""
 
-REFUSED_BATCHES = "{count} batches were dropped: ingesting them takes more than the share of KV events in a cycle."
+REFUSED_BATCHES = "{count} batches were dropped: ingesting them takes more than a cycle's share for KV events."
 
 
 class _Spent(NamedTuple):

@@ -91,7 +91,7 @@ class Reload:
             self._pipeline.reconfigure(setup)
         except (UsageError, ConfigError, KnowledgeError, WorkerHungError) as error:
             self._success = False
-            self._console.print("configuration refused, the old one stays in force:", style="yellow")
+            self._console.print("configuration refused, the previous one stays in force:", style="yellow")
             self._console.print(str(error), style="yellow", soft_wrap=True)
             return False
         left_out = setup.knowledge.problems
@@ -100,7 +100,7 @@ class Reload:
         for line in (f"configuration loaded: {setup.config.file or 'no file, the defaults'}", *self._for_restart()):
             self._console.print(line, style="dim", soft_wrap=True)
         for problem in left_out:
-            self._console.print(f"rules file still left out, correct or remove it: {problem}", style="yellow")
+            self._console.print(f"rules file still left out; correct or remove it: {problem}", style="yellow")
         return True
 
     def _refuse_broken_rules(self, setup: Setup) -> None:

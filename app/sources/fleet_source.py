@@ -93,7 +93,7 @@ class LiveFleet:
     def record(self, path: Path) -> None:
         """Write what is scraped from now on to a new recording. Raises CaptureError, UsageError."""
         if self._writer is not None:
-            raise UsageError(f"{self.recording} is being written: end it first")
+            raise UsageError(f"{self.recording} is still being written: stop the recording first")
         meta = {**self._collector.pipeline.node.watched.meta, "every_seconds": INTERVAL_SECONDS}
         self._writer = CaptureWriter(path, version=version("kvitals"), meta=meta)
         for facts in self._facts.values():  # engines report these once, before the recording began
@@ -164,7 +164,7 @@ class RecordedFleet:
         """at: the moment to begin with, seconds since the epoch; None: the end. Raises CaptureError, RecordingError."""
         self.first, self.last = span_of(path)
         if self.last <= self.first:
-            raise RecordingError(f"{path.name} holds a single moment: there is no window to judge")
+            raise RecordingError(f"{path.name} holds only one scrape: there is no window to evaluate")
         self.name = path.name
         self.playing = False
         self._path, self._setup = path, setup
@@ -224,4 +224,4 @@ class RecordedFleet:
             self._reached = reached
             if reached > at - MIN_GAP_SECONDS:
                 return pipeline.triage()
-        raise RecordingError(f"{self.name} has no moment to judge before {at:.0f}")
+        raise RecordingError(f"{self.name} has no time to evaluate before {at:.0f}")

@@ -76,7 +76,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     pipeline.operating = None  # what was computed then is among the rows
     cells = _fill(pipeline, reader, (at - lead, at, at - run_up), engines)
     if cells == 0:
-        raise RecordingError(f"history has nothing between {_written(at - lead)} and {_written(at)}")
+        raise RecordingError(f"history has no data between {_written(at - lead)} and {_written(at)}")
     if engines is not None and engines.left_out:
         count = len(engines.kept) + len(engines.left_out)
         name = f"{pipeline.source.name}: {len(engines.kept)} of {count} engines"
@@ -88,7 +88,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     pipeline.observe(at, fast=fast, cold=at - span[0] < COLD_SECONDS)
     said = []
     if fast > asked:
-        said.append(f"rows of that time are {step:.0f} s apart, so {fast:.0f} s are used instead of {asked:.0f}")
+        said.append(f"its rows at that time are {step:.0f} s apart, so {fast:.0f} s are used instead of {asked:.0f}")
     if reader.damaged:
         said.append(f"{reader.damaged} parts of it are damaged and were left out")
     return RecordingVerdict(pipeline, pipeline.triage(), "; ".join(said))
@@ -99,7 +99,7 @@ def _step(reader: HistoryReader, at: float, first: float) -> float:
     gap = row_gap(reader, at - LOOKBACK_SECONDS, at) if at > first else None
     if gap is None:
         raise RecordingError(
-            f"history knows nothing of {_written(at)}: it begins at {_written(first)}, and has gaps where no agent ran"
+            f"history has no data at {_written(at)}: it begins at {_written(first)}, and has gaps while no agent ran"
         )
     return gap
 
@@ -116,7 +116,9 @@ def _fill(
     for name, frame in _parts(reader, *span):
         cells += frame.values.size
         if cells > MAX_CELLS:
-            raise RecordingError("that is more than can be read at once: ask for a shorter time with --from and --to")
+            raise RecordingError(
+                "the range has more data than kvitals can read at once: request a shorter one with --from and --to"
+            )
         own = name.startswith(SIGNALS)
         _place(signals if own else pipeline.node.window, name.removeprefix(SIGNALS), frame, engines)
     return cells

@@ -106,8 +106,8 @@ def dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:
     pages = read_pages(server, found.names, found.at, of_engine)
     if not pages.rows[ENTITIES]:
         raise ServerError(
-            "no engine is known by its metrics there: neither families of agents (kvitals_target_up) nor the names of"
-            " an engine (vllm:, sglang:, ...); is this the server that scrapes the engines?"
+            "this server has no engine metrics: neither families of agents (kvitals_target_up) nor an engine's "
+            "names (vllm:, sglang:, ...); is it the server that scrapes the engines?"
         )
     return pages
 
@@ -144,5 +144,5 @@ def _with_warnings(document: Triage, said: list[str]) -> Triage:
     coverage = msgspec.structs.replace(document.coverage, warnings=said)
     if document.healthy is not True:
         return msgspec.structs.replace(document, coverage=coverage)
-    verdict = "Unknown: what was read is clear, but the server's answers were not whole."
+    verdict = "Unknown: the data that was read shows no problem, but the server's answers were incomplete."
     return msgspec.structs.replace(document, coverage=coverage, healthy=None, verdict=verdict)

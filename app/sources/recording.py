@@ -72,8 +72,9 @@ def span_of(path: Path) -> tuple[float, float]:
             earliest, latest = min(earliest, last), max(latest, last)
             if latest - earliest > MAX_SPAN_SECONDS:
                 raise RecordingError(
-                    f"{path.name} spans more than {MAX_SPAN_SECONDS / 3600:.0f} h, which is the most that is judged:"
-                    " record in parts (kvitals record --for 1d), and check the clock of the node that recorded it"
+                    f"{path.name} spans more than {MAX_SPAN_SECONDS / 3600:.0f} h, the longest that kvitals "
+                    f"evaluates: record in parts (kvitals record --for 1d), and check the clock of the node "
+                    f"that recorded it"
                 )
         damage = f": {reader.problem}" if reader.problem else ""
     if first is None or last is None:
@@ -106,10 +107,14 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
     first, last = span_of(path)
     at = min(moments.at, last) if moments.at is not None else last
     if at <= first:
-        raise RecordingError(f"{path.name} begins {first - at:.0f} s after the moment asked for; write +75s of it")
+        raise RecordingError(
+            f"{path.name} begins {first - at:.0f} s after the requested time; write +75s for a time after its start"
+        )
     span = span_at(first, at, moments.start)
     if span.fast < LEAST_SECONDS:
-        raise RecordingError(f"{path.name} has no window there: it is to begin a second before its end, at least")
+        raise RecordingError(
+            f"{path.name} has no window there: the window must begin at least a second before the recording ends"
+        )
     pipeline = Pipeline(
         with_window(setup, setup.config.agent.window + AT_ONCE * step), DocumentSource("capture", path.name)
     )

@@ -85,7 +85,7 @@ def _marks(queries: Queries) -> list[dict[str, Any]]:
             "Configurations",
             "max by (cluster, node) (changes(kvitals_config_loaded_timestamp_seconds[$window])) > 0",
             "purple",
-            "the agent of {{node}} has another configuration",
+            "the agent of {{node}} has a different configuration",
         ),
         ("Cascades", "max by ($scope) (kvitals_cascade_stage) >= 2", "orange", "{{engine}}: eviction cascade"),
     )

@@ -58,7 +58,7 @@ _SIDES = BoardRow(
         ),
         LinePanel(
             title="Request latency by phase",
-            question="What is a request's time made of?",
+            question="How is a request's time divided?",
             width=7,
             lines=(
                 PanelLine(
@@ -67,7 +67,7 @@ _SIDES = BoardRow(
                 ),
             ),
             stacked=True,
-            note="Mean seconds per request with decode, over all selected engines. Time that no observer explains is"
+            note="Mean seconds per request that decodes, over all selected engines. Time that no observer explains is"
             " `unattributed`.",
             exemplars=True,
         ),
@@ -89,7 +89,7 @@ _TRANSFER = BoardRow(
         ),
         LinePanel(
             title="KV transfers in flight",
-            question="How many transfers run at once?",
+            question="How many transfers run at the same time?",
             lines=(engine_signal("transfers_in_flight"),),
             judged=ConditionQuery("PDX05", "transfers_in_flight", "busy"),
         ),
@@ -107,7 +107,7 @@ _TRANSFER = BoardRow(
         ),
         LinePanel(
             title="KV transfers expired",
-            question="Is KV released because no engine fetched it?",
+            question="Is KV dropped because no engine fetched it?",
             lines=(
                 engine_signal("transfer_expired", "{{engine}} requests"),
                 PanelLine(
@@ -206,6 +206,6 @@ _SIZES = BoardRow(
 BOARD = Board(
     "disaggregation",
     "Prefill, decode and transfer",
-    "Are prefill and decode equally busy? Does KV reach decode? What does the transfer cost?",
+    "Are prefill and decode equally busy? Does KV reach decode? How long does the transfer take per request?",
     (_SIDES, _TRANSFER, _DECODE, _SIZES),
 )

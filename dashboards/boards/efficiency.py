@@ -14,7 +14,7 @@ _YIELD = BoardRow(
             title="Tokens per GPU-hour",
             question="How many tokens does a GPU generate per hour?",
             lines=(engine_signal("tokens_per_gpu_hour"),),
-            note="Generated tokens at the current rate. Needs the agent on the node; absent where engines share a GPU.",
+            note="Generated tokens at the current rate. Needs the agent on the node; no value if engines share a GPU.",
         ),
         LinePanel(
             title="Token throughput: prompt and generation",
@@ -24,7 +24,7 @@ _YIELD = BoardRow(
         ),
         LinePanel(
             title="Energy per generated token",
-            question="How much energy does a generated token take?",
+            question="How much energy does a generated token need?",
             lines=(
                 PanelLine(
                     share(
@@ -34,7 +34,7 @@ _YIELD = BoardRow(
                 ),
             ),
             unit="joule",
-            note="Energy of all GPUs of a node, idle ones included, divided by the tokens of its engines.",
+            note="Energy of all GPUs of a node, including idle ones, divided by the tokens of its engines.",
         ),
     ),
 )
@@ -75,11 +75,11 @@ _WASTE = BoardRow(
             ),
             unit="suffix:tokens/s",
             by=("SPC01",),
-            note="Only where the engine speculates.",
+            note="Only for engines that speculate.",
         ),
         LinePanel(
             title="Aborted and failed requests",
-            question="How many requests were computed after their client had left?",
+            question="How many requests were computed after their client disconnected?",
             lines=(
                 engine_signal("aborted_per_request", "{{engine}} left by clients"),
                 engine_signal("failed_per_request", "{{engine}} failed"),
@@ -167,7 +167,7 @@ _KNEE = BoardRow(
         ),
         LinePanel(
             title="Forward pass occupancy",
-            question="Which share of the time do forward passes run?",
+            question="For which share of the time do forward passes run?",
             lines=(PanelLine(gauge("kvitals_forward_occupancy_ratio", unit="ratio"), "{{engine}}"),),
             highest=1,
         ),

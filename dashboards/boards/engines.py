@@ -30,7 +30,7 @@ _LOAD = BoardRow(
         ),
         LinePanel(
             title="Queue drain time",
-            question="Does the queue drain within the objective?",
+            question="Can the queue drain within the objective?",
             lines=(
                 engine_signal("drain_seconds", "{{engine}} to drain"),
                 PanelLine(SignalQuery("slo_ttft_seconds"), "{{engine}} objective", "objective"),
@@ -116,7 +116,7 @@ _RANKS = BoardRow(
         ),
         LinePanel(
             title="DP rank sync wait time",
-            question="How long do ranks wait for one another?",
+            question="How long do ranks wait for each other?",
             lines=(
                 PanelLine(
                     mean("kvitals_dp_sync_wait_seconds"),
@@ -214,6 +214,6 @@ _CONFIGURED = BoardRow(
 BOARD = Board(
     "engines",
     "Engines and ranks",
-    "What does each engine and rank run, how many requests wait, does it progress, and how is it configured?",
+    "What does each engine and rank run, how many requests wait, does it make progress, and how is it configured?",
     (_LOAD, _FULL, _STEPS, _RANKS, _PROCESSES, _CONFIGURED),
 )

@@ -24,10 +24,10 @@ _WORK = BoardRow(
     (
         LinePanel(
             title="GPU utilization",
-            question="In which share of the time does a kernel run?",
+            question="For which share of the time does a kernel run?",
             lines=(_gpu("utilization_ratio", "ratio"),),
             by=("GPU03",),
-            note="One thread on one multiprocessor counts as 100 %: compare with the share of the GPU that works.",
+            note="A single thread on one multiprocessor counts as 100 %: compare with the share of the GPU that works.",
             highest=1,
         ),
         LinePanel(
@@ -110,7 +110,7 @@ _POWER = BoardRow(
         ),
         States(
             title="GPU throttle reasons",
-            question="What lowers the clocks now?",
+            question="Why are the clocks lowered now?",
             lines=(
                 PanelLine(
                     gauge("kvitals_gpu_throttle", "gpu", "reason", unit="bool", scope="node"), "{{reason}} {{gpu}}"
@@ -130,7 +130,7 @@ _POWER = BoardRow(
                 ),
             ),
             unit="watt",
-            note="Energy counter over time: exact mean power.",
+            note="Change of the energy counter per second: exact mean power.",
         ),
     ),
 )
@@ -163,7 +163,7 @@ _MEMORY = BoardRow(
         ),
         LinePanel(
             title="PCIe and NVLink throughput",
-            question="How many bytes move over PCIe and NVLink?",
+            question="How many bytes do PCIe and NVLink transfer?",
             lines=(
                 _both_ways("pcie", "PCIe {{gpu}}"),
                 _both_ways("nvlink", "NVLink {{gpu}}"),

@@ -33,7 +33,7 @@ _HOLDS = BoardRow(
         ),
         LinePanel(
             title="KV cache duplicates between engines",
-            question="How many tokens do two engines hold at once?",
+            question="How many tokens are cached on two engines at once?",
             lines=(PanelLine(gauge("kvitals_cache_duplicate_tokens", unit="tokens", of="sum"), "{{engine}}"),),
             by=("PFX03",),
         ),
@@ -82,7 +82,8 @@ _AGES = BoardRow(
                     "{{le}}",
                 ),
             ),
-            note="All selected engines together. Seconds: the cache is too small. Hours: only a larger tier helps.",
+            note="All selected engines together. Seconds mean that the cache is too small. Hours mean that only "
+            "a larger tier helps.",
         ),
         Heat(
             title="KV block lifetime heat map",
@@ -104,7 +105,7 @@ _AGES = BoardRow(
                     "{{le}}",
                 ),
             ),
-            note="All chosen engines together. Gaps near the eviction age are the hits that the cache loses next.",
+            note="All chosen engines together. Gaps near the eviction age show the hits that the cache loses next.",
         ),
     ),
     closed=True,
@@ -216,7 +217,7 @@ _BELIEVE = BoardRow(
     (
         LinePanel(
             title="KV ledger confidence",
-            question="Which share of the cache does the ledger know?",
+            question="Which share of the cache contents is known?",
             lines=(
                 engine_signal("cache_confidence", "{{engine}} of blocks"),
                 PanelLine(gauge("kvitals_cache_observed_ratio", unit="ratio"), "{{engine}} of lookups"),

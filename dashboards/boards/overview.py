@@ -14,7 +14,8 @@ _FIRST_TOKENS = "sum by ($scope) (rate(kvitals_ttft_seconds_count[$window]))"
 _IN_TIME = f"sum(kvitals:ttft_in_time_ratio * {_FIRST_TOKENS})"
 
 _STEPWISE = (
-    "By steps of 50, 90, 95, 99 and 99.9 %: the share is at least that. Each engine has its own objective for TTFT."
+    "The share is known in steps of 50, 90, 95, 99 and 99.9 %; the true share is at least the value shown. Each "
+    "engine has its own objective for TTFT."
 )
 
 _GLANCE = BoardRow(
@@ -35,7 +36,7 @@ _GLANCE = BoardRow(
         ),
         Tile(
             title="Goodput: requests/s within TTFT objective",
-            question="How many requests a second are within objectives?",
+            question="How many requests per second are within objectives?",
             lines=(PanelLine(ExpressionQuery(_IN_TIME, "per_second"), "in time"),),
             unit="reqps",
             note=f"All selected engines together. {_STEPWISE}",
@@ -116,8 +117,8 @@ _HARM = BoardRow(
                 ConditionQuery("KVC09", "preemptions_per_request", "preemptions"),
             ),
             by=("LAT01", "LAT02"),
-            note="Requests a second whose first token is later than the objective; an engine that cannot be read is"
-            f" first. A click on an engine leads to its board. {_STEPWISE}",
+            note="Requests per second whose first token is later than the objective; unreachable engines come "
+            f"first. Click on an engine to open its board. {_STEPWISE}",
             worst_first=True,
             words=((_UNREACHABLE, "unreachable"),),
             drill="kvitals-engines",

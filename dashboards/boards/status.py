@@ -21,7 +21,7 @@ _COUNTS = BoardRow(
             title="Engines watched",
             question="How many engines are watched?",
             lines=(PanelLine(gauge("kvitals_target_up", unit="count", scope="fleet", of="count"), "{{cluster}}"),),
-            note="Routers, exporters and stores that are watched count too.",
+            note="Routers, exporters and stores that are watched also count.",
             width=6,
             height=4,
         ),
@@ -93,14 +93,14 @@ _ENGINES = BoardRow(
                 ConditionQuery("ENG04", "restarts"),
             ),
             by=("LAT01", "LAT02"),
-            note="A click on an engine leads to its board. An empty cell means no data: neither good nor bad.",
+            note="Click on an engine to open its board. An empty cell means no data: neither good nor bad.",
             drill="kvitals-engines",
             width=24,
             height=9,
         ),
         States(
             title="Engine up (scrape target)",
-            question="Since when is each engine reachable?",
+            question="Since when has each engine been reachable?",
             lines=(PanelLine(SignalQuery("target_up"), "{{engine}}"),),
             words=((0, "not readable"), (1, "readable")),
             judged=ConditionQuery("TEL01", "target_up"),
@@ -122,7 +122,7 @@ def board(knowledge: Knowledge) -> Board:
     return Board(
         "status",
         "Status wall",
-        "Is every engine reachable, and which has a problem? For causes, proof and levers ask `kvitals triage`.",
+        "Is every engine reachable, and which has a problem? For causes, proof and levers use `kvitals triage`.",
         (_COUNTS, _wrong(core), _ENGINES, *_wrong_besides(others, _own(knowledge))),
     )
 
@@ -134,20 +134,20 @@ def _own(knowledge: Knowledge) -> list[Rule]:
 
 
 def _wrong(core: list[Rule]) -> BoardRow:
-    question = "Which core rule holds, and on how many engines?"
-    return BoardRow("Rules that hold", (_rules("Core rules: engines on which each holds", question, core),))
+    question = "Which core rule holds, and for how many engines?"
+    return BoardRow("Rules that hold", (_rules("Core rules: engines for which each rule holds", question, core),))
 
 
 def _wrong_besides(others: list[Rule], own: list[Rule]) -> tuple[BoardRow, ...]:
     """Rows of rules that are not of the core, where there are any; the user's own are open."""
     title = "Other causes and symptoms of severity page"
     more = _rules(title, "Which other cause or symptom of severity page holds?", [r for r in others if r not in own])
-    mine = _rules("Rules of your own: engines on which each holds", "Which rule of your own holds?", own)
+    mine = _rules("Your own rules: engines for which each rule holds", "Which of your own rules holds?", own)
     rows = BoardRow("Rules of your own", (mine,)), BoardRow("Other rules of severity page", (more,), closed=True)
     return tuple(one for one in rows if one.panels[0].lines)
 
 
-_NOTE = "Prometheus does not separate “no” from “unknown”; `kvitals triage` does, and names the cause and the lever."
+_NOTE = "Prometheus does not separate “no” from “unknown”. `kvitals triage` does, and names the cause and the lever."
 
 
 def _rules(title: str, question: str, rules: list[Rule]) -> States:

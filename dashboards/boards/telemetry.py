@@ -20,7 +20,7 @@ _READ = BoardRow(
         ),
         States(
             title="Scrape result by target",
-            question="What did the last look at it come to?",
+            question="What was the result of the last scrape?",
             lines=(
                 PanelLine(
                     ExpressionQuery("max by ($scope, reason) (kvitals_target_state) == 1", "bool"),
@@ -32,7 +32,7 @@ _READ = BoardRow(
         ),
         LinePanel(
             title="Scrape age",
-            question="How old is what we see?",
+            question="How old is the data?",
             lines=(PanelLine(gauge("kvitals_scrape_age_seconds", unit="seconds"), "{{engine}}"),),
             note="This shows the age of a target that does not answer; its last values are not shown.",
         ),
@@ -71,8 +71,8 @@ _LACKS = BoardRow(
             height=7,
         ),
         LinePanel(
-            title="Blind spots that a flag ends",
-            question="How many blind spots would a flag end?",
+            title="Missing telemetry that a flag would add",
+            question="How much missing telemetry would a flag add?",
             lines=(engine_signal("telemetry_flags_off"),),
             judged=ConditionQuery("TEL10", "telemetry_flags_off"),
             note="`kvitals check` names the flags.",
@@ -86,7 +86,7 @@ _LACKS = BoardRow(
         ),
         TablePanel(
             title="Missing and old metric families",
-            question="Which families are missing or of an older version?",
+            question="Which families are missing or from an older version?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -124,7 +124,7 @@ _SENSES = BoardRow(
         ),
         States(
             title="KV event subscription state",
-            question="How does listening to KV events go?",
+            question="Does the agent receive all KV events?",
             lines=(
                 PanelLine(
                     gauge("kvitals_kv_event_state", "state", "reason", unit="bool"),
@@ -169,7 +169,7 @@ _SENSES = BoardRow(
         ),
         LinePanel(
             title="Observed and counted requests and tokens",
-            question="Do requests and the engine count alike?",
+            question="Do request records and engine counters agree?",
             lines=(
                 engine_signal("requests_seen_ratio", "{{engine}} requests"),
                 engine_signal("tokens_seen_ratio", "{{engine}} tokens"),
@@ -229,7 +229,7 @@ _HOST = BoardRow(
         ),
         LinePanel(
             title="Host disk space available",
-            question="How much room have the file systems?",
+            question="How much free space do the file systems have?",
             lines=(PanelLine(SignalQuery("host_disk_available"), "{{node}} fullest"),),
             by=("GPU13",),
             highest=1,

@@ -24,7 +24,7 @@ _ROUTER = BoardRow(
                     "{{worker}}",
                 ),
             ),
-            note="Blocks in use where the router counts these, else requests.",
+            note="Blocks in use if the router counts them, else requests.",
         ),
         LinePanel(
             title="Router: predicted and actual prefix hits",
@@ -53,7 +53,7 @@ _ROUTER = BoardRow(
         ),
         LinePanel(
             title="Router retries and rejections",
-            question="Do requests reach an engine at the first try?",
+            question="Do requests reach an engine at the first attempt?",
             lines=(
                 PanelLine(
                     rate("kvitals_router_admissions_refused_total", "by", "reason"),
@@ -79,7 +79,7 @@ _ROUTER = BoardRow(
         ),
         LinePanel(
             title="Prefix cache hit rate of one shared cache",
-            question="What would one cache for all find?",
+            question="What hit rate would one cache for all engines have?",
             lines=(
                 PanelLine(SignalQuery("node_prefix_hit_ratio"), "{{node}} found"),
                 PanelLine(SignalQuery("node_pooled_hit_ratio"), "{{node}} with one cache"),
@@ -95,7 +95,7 @@ _TENANTS = BoardRow(
     (
         LinePanel(
             title="Token throughput by tenant",
-            question="Whose tokens does an engine compute?",
+            question="For which tenants does an engine compute tokens?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -111,7 +111,7 @@ _TENANTS = BoardRow(
             unit="suffix:tokens/s",
             stacked=True,
             by=("TEN04",),
-            note="Prompt tokens that were not found in a cache, and output.",
+            note="Prompt tokens that were not cached, and output tokens.",
         ),
         LinePanel(
             title="Finished requests by tenant and outcome",
@@ -138,7 +138,7 @@ _TENANTS = BoardRow(
         ),
         LinePanel(
             title="Prefix cache hit rate by tenant",
-            question="How much of a tenant's prompts is found?",
+            question="Which share of a tenant's prompt tokens is cached?",
             lines=(
                 PanelLine(
                     share(
@@ -172,7 +172,8 @@ _FAIR = BoardRow(
             ),
             matrix=("tenant", "by"),
             by=("TEN02",),
-            note="A row lost the tokens to the columns, in the last 15 minutes. The darker, the more.",
+            note="The tenant of a row lost the tokens to the tenants of the columns, in the last 15 minutes. "
+            "The darker, the more.",
             width=12,
         ),
         Bars(
@@ -194,7 +195,7 @@ _FAIR = BoardRow(
         ),
         LinePanel(
             title="Fairness index of tenants",
-            question="How even do tenants fare?",
+            question="How evenly are cache hits spread over tenants?",
             lines=(
                 PanelLine(
                     gauge("kvitals_cache_fairness", "index", unit="ratio", scope="node"),
@@ -206,7 +207,7 @@ _FAIR = BoardRow(
         ),
         LinePanel(
             title="KV cache tokens by tenant",
-            question="How much of the cache has a tenant?",
+            question="How much of the cache does a tenant use?",
             lines=(
                 PanelLine(
                     gauge("kvitals_cache_tenant_resident_tokens", "tenant", unit="tokens", scope="fleet", of="sum"),
@@ -217,7 +218,7 @@ _FAIR = BoardRow(
         ),
         LinePanel(
             title="Largest tenant's share of tokens",
-            question="Which share of the work does one tenant cause?",
+            question="Which share of the tokens does one tenant cause?",
             lines=(
                 engine_signal("tenant_token_share", "{{engine}} of the largest"),
                 engine_signal("tenant_unknown_ratio", "{{engine}} of nobody known"),
@@ -260,6 +261,7 @@ _LATENCY = BoardRow(
 BOARD = Board(
     "tenants",
     "Routing and tenants",
-    "Does routing find the caches? Which tenants wait, which have no hits, and which tenant causes it?",
+    "Does routing send requests to the caches that hold their prefix? Which tenants wait, which have no hits, "
+    "and which tenant causes it?",
     (_ROUTER, _TENANTS, _FAIR, _LATENCY),
 )

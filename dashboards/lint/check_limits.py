@@ -41,7 +41,7 @@ def _colours(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[TreeD
         return
     for limit in query.thresholds:
         if limit > bounds[-1]:
-            why = f"the colour changes at {limit:g}, above the last bucket bound {bounds[-1]:g}: it never does"
+            why = f"the colour changes at {limit:g}, above the last bucket bound {bounds[-1]:g}, so it never changes"
             yield TreeDefect("limit-above-buckets", why, advice=f"take {bounds[-1]:g} or less")
         elif limit > 0 and limit not in bounds:
             place = bisect_left(bounds, limit)
@@ -74,7 +74,7 @@ def check_bounds(expr: Expr, metrics: Metrics) -> Iterator[TreeDefect]:
         other = Matcher("le", MatchOp.EQ, repr(there))
         fixed = replace(node, matchers=tuple(other if m is wanted else m for m in node.matchers))
         why = (
-            f'the bucket is written le="{limit!r}": before Prometheus 3 le="{wanted.value}" selects nothing'
+            f'the bucket is written le="{limit!r}": before Prometheus 3, le="{wanted.value}" selects nothing'
             if limit in known.bounds
             else f"{known.name} has no bucket le={limit:g}, so this selects nothing; the next is {there:g}"
         )
@@ -96,8 +96,8 @@ def check_burn(expr: Expr, query: LintedQuery) -> Iterator[TreeDefect]:
         other = NumberLiteral(round(1 - fast, 6) if node.op in ("<", "<=") else fast)
         yield TreeDefect(
             "budget-at-one",
-            f"errors of {budget * 100:g} % spend the budget exactly as fast as allowed, and this pages: a fifth more"
-            " for some minutes pages the on-call, but hardly changes the month's budget",
+            f"errors of {budget * 100:g} % spend the budget exactly as fast as allowed, and this pages: 20 % "
+            f"more errors for some minutes page the on-call, but hardly change the month's budget",
             rewrite_tree(expr, _moving(node, other)),
             advice="page at 14.4 times the budget over an hour and five minutes, and send tickets for the rest",
         )
@@ -153,8 +153,7 @@ def _between(expr: Expr, node: Binary, metrics: Metrics) -> Iterator[TreeDefect]
     near = min((b for b in (lower, above) if b), key=lambda b: abs(b - limit))
     yield TreeDefect(
         "limit-between-buckets",
-        f"{limit:g} s lies between the bucket bounds {lower:g} and {above:g}, and where in there a quantile is, is a"
-        " guess",
+        f"{limit:g} s is between the bucket bounds {lower:g} and {above:g}, so a quantile there is only an estimate",
         swap_node(expr, node, replace(node, right=NumberLiteral(round(near * scale, 9)))),
         warning=True,
     )

@@ -30,8 +30,8 @@ def check_names(
         elif isinstance(found, ResolvedMetric) and (usual := metrics.usual(found)):
             yield TreeDefect(
                 "rewritten-name",
-                f"{found.system} itself exports {usual}; {name} exists only where something rewrites names, such as Ray"
-                " Serve or an OpenTelemetry collector",
+                f"{found.system} itself exports {usual}; {name} exists only if something renames metrics, such "
+                f"as Ray Serve or an OpenTelemetry collector",
                 warning=True,
                 renames=((name, usual + found.part),),
             )
@@ -42,12 +42,12 @@ def _wrong(name: str, found: Wrong, query: LintedQuery, expr: Expr | None, windo
     why = f"{name}: {found.why}; {found.system}{version} shows no series of it"
     if query.kind == "alert":
         absent = "absent(" in query.text.replace(" ", "")
-        why += ", so this alert fires always" if absent else ", so nothing of it can fire the alert"
+        why += ", so this alert always fires" if absent else ", so it can never make the alert fire"
     fixed = _said_otherwise(name, found.query, expr, window) if found.query and expr is not None else None
     advice = (
         ""
         if found.instead or fixed
-        else "it has no replacement: remove it, or watch the same thing with another metric"
+        else "it has no replacement: remove it, or watch the same condition with another metric"
     )
     if found.kind == "part":
         advice = "use _bucket for quantiles, _sum divided by _count for a mean, _count for a number of events"

@@ -22,8 +22,8 @@ def check_bool(expr: Expr) -> Iterator[TreeDefect]:
             if compared is not None and isinstance(other, NumberLiteral):
                 yield TreeDefect(
                     "comparison-without-bool",
-                    f"{compared.op} without bool keeps the value where it holds and drops the series where it does not:"
-                    f" this is {node.op} that value, and nothing at all otherwise",
+                    f"{compared.op} without bool keeps the value if the comparison holds and drops the series "
+                    f"if not: this is {node.op} that value, or nothing at all",
                     swap_node(expr, compared, replace(compared, returns_bool=True)),
                 )
 
@@ -33,9 +33,9 @@ def check_unit(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[Tre
     if query.unit == "percent" and upper(expr, metrics) == 1.0:
         yield TreeDefect(
             "ratio-as-percent",
-            "the value is from 0 to 1 but shown as percent of 100: 100 % reads as 1 %",
+            "the value is from 0 to 1 but is shown as percent of 100: 100 % appears as 1 %",
             Binary("*", NumberLiteral(100.0), expr),
-            advice="or take the unit percentunit",
+            advice="or use the unit percentunit",
         )
 
 
@@ -53,16 +53,16 @@ CONTRADICTIONS = (
     Contradiction(
         ("kvitals_kv_usage_ratio",),
         re.compile(r"out.of.memory|\bOOM", re.IGNORECASE),
-        "a full KV cache is no memory that runs out: its memory was taken when the engine started, and requests wait"
-        " or are preempted",
-        "alert on waiting or preempted requests, with the queue and preemptions beside it",
+        "a full KV cache does not run out of memory: its memory was reserved when the engine started, and "
+        "requests wait or are preempted",
+        "alert on waiting or preempted requests",
     ),
     Contradiction(
         ("kvitals_preemptions_total",),
         re.compile(
             r"(decreas|lower|reduc)\w*\W+(?:\w+\W+){0,3}?(gpu.memory.utili[sz]ation|mem.fraction.static)", re.IGNORECASE
         ),
-        "requests are preempted since there are too few KV blocks; less memory for the engine is fewer blocks",
+        "requests are preempted because there are too few KV blocks; less memory for the engine means fewer blocks",
         "advise to raise it, or to run fewer requests at once",
     ),
 )

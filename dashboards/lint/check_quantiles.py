@@ -46,19 +46,21 @@ def _arguments(expr: Expr, node: Call, path: Path, query: LintedQuery) -> Iterat
             grouping = tuple(x for x in inside.grouping if x != "le") if inside.without else (*inside.grouping, "le")
             fixed = swap_node(expr, node, replace(node, args=(rank, replace(inside, grouping=tuple(sorted(grouping))))))
             yield TreeDefect(
-                "quantile-without-le", "the buckets are summed without `le`, so the result is no quantile", fixed
+                "quantile-without-le", "the buckets are summed without `le`, so the result is not a quantile", fixed
             )
         elif inside.op in ("max", "min"):
             fixed = swap_node(expr, node, replace(node, args=(rank, replace(inside, op="sum"))))
             yield TreeDefect(
-                "quantile-of-extremes", f"buckets are added up over series: their {inside.op} is no histogram", fixed
+                "quantile-of-extremes",
+                f"buckets are aggregated over series: their {inside.op} is not a histogram",
+                fixed,
             )
     elif _is_buckets(inside) and not any(_is_worst(one) or _is_mean(one) for one in path):
         labels = [name for name in _LEGEND.findall(query.legend) if name != "le"]
         grouped = Aggregate("sum", inside, tuple(sorted({"le", *labels})))
         yield TreeDefect(
             "quantile-of-each-series",
-            "the buckets are not added up by `le`, so each series has a line and no line is for all of them",
+            "the buckets are not summed by `le`, so each series has its own line, and no line covers all series",
             swap_node(expr, node, replace(node, args=(rank, grouped))),
             warning=True,
         )
@@ -79,9 +81,9 @@ def _mean(expr: Expr, node: Aggregate) -> Iterator[TreeDefect]:
     if named is not None:
         yield TreeDefect(
             "mean-of-quantiles",
-            f"{named.name} is a percentile already: its mean over replicas is no percentile",
+            f"{named.name} is already a percentile: its mean over replicas is not a percentile",
             swap_node(expr, node, replace(node, op="max")),
-            advice="the worst replica is at least one engine's percentile; one of all needs the histogram's buckets",
+            advice="use the worst replica's percentile; for a percentile of all, use the histogram's buckets",
         )
 
 

@@ -43,7 +43,7 @@ def check_functions(expr: Expr, metrics: Metrics) -> Iterator[TreeDefect]:
             other = replace(node, func=_OF_COUNTERS[node.func])
             yield TreeDefect(
                 "rate-of-gauge",
-                f"{name} is a gauge: {node.func} takes each fall of it for a restart and adds up what was never there",
+                f"{name} is a gauge: {node.func} treats each fall as a restart and adds increases that never happened",
                 swap_node(expr, node, other),
             )
         elif node.func in _OF_GAUGES and is_counter and not _is_clamped(path):
@@ -65,8 +65,8 @@ def check_since_start(expr: Expr, metrics: Metrics, window: float) -> Iterator[T
                     continue
                 yield TreeDefect(
                     "lifetime-average",
-                    "both sides count from the engine's start, so this is the mean since then: after a day, ten bad"
-                    " minutes hardly change it",
+                    "both sides count from the engine's start, so this is the mean since the start: after a "
+                    "day, ten bad minutes hardly change it",
                     swap_node(expr, node, _over(node, several, "rate", window)),
                 )
         elif isinstance(node, Call) and node.func == "histogram_quantile" and not _has_rate(node):
@@ -91,8 +91,8 @@ def check_conditions(expr: Expr, metrics: Metrics, window: float) -> Iterator[Tr
             moved = Binary(">", _over(node.left, set(held), "changes", max(window, RECENT_SECONDS)), NumberLiteral(0.0))
             yield TreeDefect(
                 "last-event-gauge",
-                f"{held[0].name} keeps the code of the last event until the exporter restarts, so it stays up long"
-                " after the event; codes that a program caused count, too",
+                f"{held[0].name} keeps the code of the last event until the exporter restarts, so it stays set "
+                f"long after the event; codes caused by a program also count",
                 swap_node(expr, node, Binary("and", moved, node)),
             )
             continue
@@ -101,7 +101,8 @@ def check_conditions(expr: Expr, metrics: Metrics, window: float) -> Iterator[Tr
         if told and len(told) == len(counters) and not _has_rate(node.left) and not _is_share(node.left):
             yield TreeDefect(
                 "counter-since-start",
-                f"{min(one.name for one in told)} only grows: once true, this stays true until the engine restarts",
+                f"{min(one.name for one in told)} only grows:"
+                " once the condition is true, it stays true until the engine restarts",
                 swap_node(expr, node, _over(node, told, "increase", window)),
             )
 
@@ -119,8 +120,8 @@ def check_sums(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[Tre
             per = _per_request(expr, base)
             yield TreeDefect(
                 "sum-rate-as-time",
-                f"the rate of {base}_sum is the time that all requests together spend per second: it shows how many"
-                " are in that phase at once, not the time of one request",
+                f"the rate of {base}_sum is the time that all requests together spend per second: it shows how "
+                f"many requests are in that phase at once, not the time of one request",
                 Binary("/", expr, per),
             )
             return

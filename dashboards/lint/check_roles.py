@@ -51,7 +51,7 @@ def check_roles(expr: Expr, decode: Matcher, metrics: Metrics) -> TreeDefect | N
     names = ", ".join(sorted({one.name for one in mixed}))
     return TreeDefect(
         "roles-mixed",
-        f"prefill and decode engines both report {names}: each request counts twice, and two times are mixed",
+        f"prefill and decode engines both report {names}: each request counts twice, and two different times are mixed",
         rewrite_tree(expr, lambda e: mixed.get(e) if isinstance(e, Selector) else None),
     )
 

@@ -24,14 +24,14 @@ def check_shown(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[Tr
     if query.unit in _MILLISECONDS and _is_seconds(expr, metrics):
         yield TreeDefect(
             "seconds-as-milliseconds",
-            "the value is in seconds and is shown as milliseconds: 2 s reads 2 ms",
+            "the value is in seconds but is shown as milliseconds: 2 s appears as 2 ms",
             Binary("*", expr, NumberLiteral(1000.0)),
-            advice="or take the unit s",
+            advice="or use the unit s",
         )
     if (unit := _OTHER_RATES.get(query.unit)) and _is_tokens(expr, metrics):
         yield TreeDefect(
             "tokens-as-others",
-            f"these are tokens, but the unit is {unit} a second",
+            f"these are tokens, but the unit is {unit} per second",
             advice="take the unit suffix:tokens/s",
             warning=True,
         )
@@ -39,7 +39,7 @@ def check_shown(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[Tr
         yield TreeDefect(
             "default-threshold",
             "the colour changes at 80, Grafana's default in every panel, which has no meaning for this value",
-            advice="take the limit of a rule, or remove the threshold",
+            advice="use the limit of a rule, or remove the threshold",
             warning=True,
         )
 
@@ -50,13 +50,13 @@ def check_buckets(expr: Expr) -> Iterator[TreeDefect]:
         if isinstance(node, Binary) and node.op == "/" and _is_all_buckets(node.left) and _is_all_buckets(node.right):
             if not _has_le(node.right):
                 fixed = swap_node(expr, node, replace(node, right=_counted(node.right)))
-                why = "the whole is the sum of cumulative buckets, in which a request counts several times"
+                why = "the total is the sum of cumulative buckets, in which a request counts several times"
                 yield TreeDefect("bucket-by-bucket", why, fixed)
         elif _adds_up_buckets(node) and not _is_read_otherwise(path):
             assert isinstance(node, Aggregate)
             grouping = tuple(sorted({*node.grouping, "le"}))
             kept = None if node.without else swap_node(expr, node, replace(node, grouping=grouping))
-            why = "the buckets are added up without `le`: a request counts once for each bound above it"
+            why = "the buckets are summed without `le`: a request counts once for each bound above it"
             yield TreeDefect("buckets-without-le", why, kept, advice="" if kept is not None else "keep `le`")
 
 

@@ -70,7 +70,7 @@ async def _uids(session: aiohttp.ClientSession, root: str) -> list[str]:
     for page in range(1, MAX_BOARDS // PAGE + 2):
         found = await _get(session, f"{root}/api/search?type=dash-db&limit={PAGE}&page={page}")
         if not isinstance(found, list):
-            raise ReadingError(f"{root} does not answer as Grafana does; give its own address, with its path if any")
+            raise ReadingError(f"{root} does not answer like Grafana; give its own address, with its path if any")
         names = [one.get("uid") for one in found if isinstance(one, dict)]
         uids += [name for name in names if isinstance(name, str) and _UID.fullmatch(name)]
         if len(found) < PAGE:
@@ -83,18 +83,20 @@ async def _board(session: aiohttp.ClientSession, root: str, uid: str) -> Documen
         data = await _get(session, f"{root}/api/dashboards/uid/{uid}")
     except ReadingError as error:
         return str(error)
-    return read_board(data, f"{root}/d/{uid}") if is_board(data) else f"{root}/d/{uid} is no board with panels"
+    return read_board(data, f"{root}/d/{uid}") if is_board(data) else f"{root}/d/{uid} is not a board with panels"
 
 
 async def _get(session: aiohttp.ClientSession, url: str) -> Any:
     try:
         async with session.get(url, allow_redirects=False) as response:
             if 300 <= response.status < 400:
-                raise ReadingError(f"{url} redirects; give the address behind it: the token goes to no other server")
+                raise ReadingError(
+                    f"{url} redirects; give the final address, because kvitals sends the token to no other server"
+                )
             if response.status in (401, 403):
                 raise ReadingError(
-                    f"{url} refuses ({response.status}): name the token of a service account that may read boards,"
-                    " --token-file FILE"
+                    f"{url} refuses ({response.status}): give the token of a service account that may read "
+                    f"boards, --token-file FILE"
                 )
             if response.status != 200:
                 raise ReadingError(f"{url} answers {response.status}")
@@ -117,11 +119,11 @@ def _root(url: str) -> tuple[str, str]:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ReadingError(f"{url} is no URL: {error}") from None
+        raise ReadingError(f"{url} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ReadingError(f"{url} is no URL of a Grafana, such as http://127.0.0.1:3000")
+        raise ReadingError(f"{url} is not the URL of a Grafana, such as http://127.0.0.1:3000")
     if parts.username or parts.password:
-        raise ReadingError("no user and password in the URL: others would see them; use --token-file FILE")
+        raise ReadingError("the URL contains a user and password, which others would see; use --token-file FILE")
     path, _, board = parts.path.partition("/d/")
     uid = board.partition("/")[0]
     if uid and not _UID.fullmatch(uid):

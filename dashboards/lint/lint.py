@@ -75,7 +75,7 @@ def _unread(text: str, why: str) -> str:
     """Why a query was not checked, and how much of it was looked at."""
     if len(text) > MAX_QUERY:
         return f"not checked: it has {len(text)} characters, more than {MAX_QUERY}"
-    reason = "it is a template that Helm or the like fills in" if _BY_HELM.search(text) else why
+    reason = "it is a template that Helm or a similar tool fills in" if _BY_HELM.search(text) else why
     return f"only its names were checked: {reason}"
 
 

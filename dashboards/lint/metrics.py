@@ -202,7 +202,7 @@ class Metrics:
         instead = f"{prefix}{near[0]}{part}" if near else ""
         newer = map_.untested(version)
         sure = not newer and not map_.lazy
-        return Wrong("unknown", map_.system, version, "no such name is known of it", instead, sure)
+        return Wrong("unknown", map_.system, version, "kvitals knows no such name of it", instead, sure)
 
     def _successor(self, map_: EngineMap, metric: Metric, prefix: str, part: str, version: str) -> str:
         """The name that feeds the same family in the version in use."""
@@ -248,7 +248,7 @@ def _splits(name: str) -> Iterator[tuple[str, str]]:
 
 def _gone(metric: Metric, version: str) -> str:
     later = metric.since and not in_range(version, f">={metric.since}")
-    return f"it is there from {metric.since} on" if later else f"it exists in versions {metric.versions}"
+    return f"it exists from {metric.since} on" if later else f"it exists in versions {metric.versions}"
 
 
 def _ignored(map_: EngineMap, raw: str) -> bool:

@@ -46,4 +46,4 @@ def _bound(le: str, path: Path) -> float:
     try:
         return float(le)
     except ValueError:
-        raise ReadingError(f"{path}: le={le[:40]!r} is no bound of a bucket; save the page anew") from None
+        raise ReadingError(f"{path}: le={le[:40]!r} is not a bucket bound; save the page again") from None

@@ -84,7 +84,7 @@ def _documents(path: Path, name: str) -> Iterator[Document]:
     found = [document for data in several for document in documents_in(data, name)]
     if not found:
         raise OtherKindError(
-            f"{path} is neither a Grafana board (JSON with panels) nor a file of Prometheus' rules (YAML with groups)"
+            f"{path} is neither a Grafana board (JSON with panels) nor a Prometheus rules file (YAML with groups)"
         )
     yield from found
 

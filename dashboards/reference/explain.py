@@ -31,8 +31,8 @@ class UnknownWordError(Exception):
     def __init__(self, word: str, near: list[str]) -> None:
         meant = f" Did you mean {' or '.join(near)}?" if near else ""
         super().__init__(
-            f"nothing is known about {word!r}.{meant} explain takes a rule code (KVC01), a metric, a signal, a lever or"
-            " a word of the glossary; kvitals rules list prints the rules."
+            f"nothing is known about {word!r}.{meant} explain accepts a rule code (KVC01), a metric, a signal, "
+            f"a lever or a word of the glossary; kvitals rules list prints the rules."
         )
         self.near = near
 
@@ -90,7 +90,7 @@ def _signal(word: str, knowledge: Knowledge) -> str:
         lines.append(f"- Absent below {floor}, which is not zero.")
     if signal.better != "neither":
         lines.append(f"- Better: {signal.better}.")
-    lines.append(f"- Rules that judge it: {', '.join(judging) or 'none'}")
+    lines.append(f"- Rules that use it: {', '.join(judging) or 'none'}")
     lines += ["", "## Calculated from", "", "```promql", signal.expr.strip(), "```", ""]
     lines += [f"- {line}" for line in _reads(signal, knowledge)]
     return "\n".join(lines) + "\n"
@@ -118,7 +118,7 @@ def _family(word: str, knowledge: Knowledge) -> str:
         if metric.family == name:
             lines.append(f"  - {map_.title}: `{_raw_name(map_, metric)}`{_versions(metric)}")
     users = [f"`{SIGNAL_PREFIX}{one}`" for one in sorted(_users(name, knowledge))]
-    lines.append(f"- Signals made of it: {', '.join(users) or 'none'}")
+    lines.append(f"- Signals that use it: {', '.join(users) or 'none'}")
     return "\n".join(lines) + "\n"
 
 

@@ -39,7 +39,7 @@ def page(knowledge: Knowledge) -> str:
             lines += table(
                 ("code", "what it means", "kind", "severity", "proof", "of each", "levers"), map(_rule, rules)
             )
-    lines += ["", "## Levers", "", "In the order in which they are tried.", ""]
+    lines += ["", "## Levers", "", "In the order in which kvitals tries them.", ""]
     codes = lever_codes(knowledge)
     for lever in sorted(knowledge.levers.values(), key=lambda lever: (lever.step, lever.title)):
         lines += _lever(lever, codes.get(lever.name, []))
@@ -76,7 +76,9 @@ def lever_text(lever: Lever, offered_by: list[str]) -> Iterator[str]:
     yield f"- Risk: {one_line(lever.risk)}"
     yield f"- Moves: {', '.join(lever.moves)}; costs {_COST[lever.cost]}"
     yield f"- Its effect beforehand: {one_line(lever.estimate.how)}"
-    yield f"- Offered by: {', '.join(offered_by)}" if offered_by else f"- Offered by no rule: {one_line(lever.no_rule)}"
+    yield (
+        f"- Offered by: {', '.join(offered_by)}" if offered_by else (f"- No rule offers it: {one_line(lever.no_rule)}")
+    )
     yield from (f"- {_setting(setting)}" for setting in lever.settings)
 
 

@@ -60,13 +60,13 @@ def read(path: Path) -> CaseFile | KnowledgeProblem:
         return content
     if path.stem != content.code:
         return KnowledgeProblem(
-            path, file.line("code"), f"it has cases of {content.code}, so it must be {content.code}.yaml"
+            path, file.line("code"), f"it has cases of {content.code}, so its name must be {content.code}.yaml"
         )
     titles = [case.title for case in content.cases]
     for i, title in enumerate(titles):
         if title in titles[:i]:
             return KnowledgeProblem(
-                path, file.line("cases", i), f"a second case is called {title!r}: give each its own title"
+                path, file.line("cases", i), f"a second case has the title {title!r}: give each its own title"
             )
     lines = tuple(file.line("cases", i) for i in range(len(titles)))
     return CaseFile(path, content.code, tuple(content.cases), lines)

@@ -45,7 +45,7 @@ def values(text: str) -> list[float | None]:
 def _few(more: int, before: list[float | None]) -> int:
     """So many more samples. Raises ValueError where a series is too long."""
     if len(before) + more > MAX_SAMPLES:
-        raise ValueError(f"a series has {MAX_SAMPLES:,} samples at most; choose a longer interval")
+        raise ValueError(f"a series has at most {MAX_SAMPLES:,} samples; choose a longer interval")
     return more
 
 

@@ -66,7 +66,9 @@ class Bench:
             return CaseOutcome(judge, judge.judge(span), span)
         moments = int((at - START) / interval) + 1
         if moments > MAX_SAMPLES:
-            raise ValueError(f"{moments:,} moments to judge, of at most {MAX_SAMPLES:,}: choose a longer interval")
+            raise ValueError(
+                f"{moments:,} moments to evaluate, at most {MAX_SAMPLES:,} are allowed: choose a longer interval"
+            )
         spans = [EvaluationSpan(START + i * interval, FAST, SLOW) for i in range(moments)]
         judge = Judge(alone, PlayedSignals(alone, source, spans, interval))
         for span in spans:
@@ -89,14 +91,17 @@ def _differences(knowledge: Knowledge, code: str, case: Case, judged: CaseOutcom
     entity = ENTITY.keep(SCOPES[knowledge.rules[code].scope])
     found = next((j for j in judged.judgements if j.entity == entity), None)
     if found is None:
-        yield 'nothing to judge: a case needs kvitals_target_up{engine="e"}'
+        yield 'nothing to evaluate: a case needs kvitals_target_up{engine="e"}'
         return
     reason = found.reason
     if found.outcome != case.expect:
         yield f"must be {case.expect}, is {found.outcome}" + (f": {reason}" if reason else "")
         return
     if WAITING in reason and WAITING not in case.says:
-        yield f"clear only since it was not true for long enough ({reason}); let it last, or expect that in `says`"
+        yield (
+            f"clear only because it was not true for long enough ({reason}); make it last longer,"
+            " or expect this in `says`"
+        )
     finding = Findings(judged.judge, judged.judgements, judged.span).build(found)
     said = finding.conclusion or finding.reason
     if case.says not in said:

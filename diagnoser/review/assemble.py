@@ -56,8 +56,8 @@ def review(ask: Ask, asked: ReviewRequest, knowledge: Knowledge) -> Review:
     seen = gather(ask, start, end, step, asked.gap) if end - start >= step else None
     if seen is None or not seen.engines or not seen.data["seen"].any():
         raise NothingSeenError(
-            f"{asked.source}: no engine was watched between {moment(asked.start)} and {moment(asked.end)} UTC for"
-            " long enough; choose another time with --from and --to"
+            f"{asked.source}: no engine was watched for long enough between {moment(asked.start)} and "
+            f"{moment(asked.end)} UTC; choose another time with --from and --to"
         )
     of_engines = ledger(seen, asked.given.gpus)
     prices = price_engines(seen.engines, of_engines.gpu_hours.sum(axis=0), asked.given)
@@ -130,7 +130,9 @@ def _unknown(told: summary.SummaryFacts) -> list[str]:
         f"price of {one.hardware}: {one.basis}; set it with --price" for one in told.prices if one.usd_per_hour is None
     ]
     if told.gpus.energy_kwh is None:
-        said.append("power: no GPU reports its energy (NVML on the node, or a DCGM exporter that an agent reads)")
+        said.append(
+            "power: no GPU reports its energy (an agent reads it from NVML on the node, or from a DCGM exporter)"
+        )
     if told.compared.missing:
         said.append(f"comparison with earlier weeks: {told.compared.missing}")
     if told.chargeback.missing:
@@ -138,5 +140,7 @@ def _unknown(told: summary.SummaryFacts) -> list[str]:
     if told.incidents.missing:
         said.append(f"incidents: {told.incidents.missing}")
     if not told.week.seen.known("usable"):
-        said.append("what engines can do within the objective: kvitals knee and the agent report it after enough load")
+        said.append(
+            "the capacity of engines within the objective: kvitals knee and the agent report it after enough load"
+        )
     return said

@@ -2,7 +2,7 @@
 
 Tokens per GPU-hour is a product of ratios, G/H = B/H (load) x S/B (batch) x G/S, where H are GPU-hours, B those in
 which something ran, S the requests' time in prefill and decode, G the tokens generated. S/G is a sum, of prefill time
-per token (seconds per computed token x computed per prompt token x prompt tokens per token generated) and of decode
+per token (seconds per computed token x computed per prompt token x prompt tokens per generated token) and of decode
 time per token. A change of a product is shared out by the logarithmic mean Divisia index (LMDI-I; Ang, Energy Policy
 2005): it leaves no residual, and does not depend on the order. Between weeks of several pools the change of their
 shares of the GPU-hours is one more factor, as is a pool that came or went.
@@ -17,15 +17,15 @@ from dataclasses import dataclass
 NOISE = 1e-9
 """Of all factors together: less is what is left of rounding."""
 FACTORS = {
-    "load": "part of the GPU time in which something ran",
-    "batch": "requests at a time while something ran",
-    "hits": "prompt tokens that the cache had",
+    "load": "share of GPU time with a running request",
+    "batch": "requests at a time while any request ran",
+    "hits": "prompt tokens that the cache held",
     "waste": "prompt tokens that were computed again",
-    "mix": "prompt tokens per token generated",
+    "mix": "prompt tokens per generated token",
     "prefill": "seconds to compute a prompt token",
     "decode": "seconds of decode for a token",
-    "busy": "tokens per busy GPU-hour, where engines report no phases",
-    "pools": "which pools the GPU-hours were in",
+    "busy": "tokens per busy GPU-hour, for engines that report no phases",
+    "pools": "how the GPU-hours are split between pools",
 }
 
 

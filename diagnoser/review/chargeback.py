@@ -31,7 +31,7 @@ def chargeback(week: Week, gpu_hours: float, usd: float | None) -> Chargeback:
     if not any(of.get("prompt", 0) + of.get("output", 0) > 0 for of in tenants.values()):
         return Chargeback(
             rows=[], total_cents=None, gpu_hours=gpu_hours, method="",
-            missing="no requests with tenants: the tap, spans or request logs report them, engines do not",
+            missing="no requests with tenants: the tap, spans or request logs report tenants, engines do not",
         )  # fmt: skip
     prefill, decode, how = _weights(week)
     done = [_done(name, of) for name, of in tenants.items()]
@@ -75,7 +75,8 @@ def _done(name: str, of: Mapping[str, float]) -> _Done:
 
 
 _REST = (
-    " Idle time and waste are shared out with the rest. Cents are rounded by largest remainders, so that they add up."
+    " Idle time and waste are divided in the same proportion. Cents are rounded by largest remainders, so that "
+    "they add up to the total."
 )
 
 
@@ -88,12 +89,12 @@ def _weights(week: Week) -> tuple[float, float, str]:
     if min(in_prefill, in_decode, computed, output) > 0:
         ratio = in_decode / output / (in_prefill / computed)
         return in_prefill / computed, in_decode / output, (
-            "By GPU time of this week: an output token took"
-            f" {ratio:.3g} times as much as an uncached prompt token.{_REST}"
+            f"Divided by GPU time of this week: an output token took {ratio:.3g} times as much as an uncached "
+            f"prompt token.{_REST}"
         )  # fmt: skip
     return 1.0, OUTPUT_WEIGHT, (
-        f"By tokens: uncached prompt tokens count 1, output tokens {OUTPUT_WEIGHT:g} (engines do not report"
-        f" how long prefill and decode take).{_REST}"
+        f"Divided by tokens: an uncached prompt token counts 1, an output token {OUTPUT_WEIGHT:g} (engines do "
+        f"not report how long prefill and decode take).{_REST}"
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ NAMES = {
 }
 """Of the ledger's parts, as people call them."""
 BINDS = {
-    "arrival": "nothing, they worked off what arrived",
+    "arrival": "nothing: the engines kept up with the load",
     "kv": "KV blocks",
     "slots": "slots",
     "room": "slots or KV blocks",
@@ -35,12 +35,12 @@ BINDS = {
 """What can bound an engine's progress, as people call it."""
 _WHAT = {
     "idle": "nothing ran",
-    "aborted": "for requests whose client left before the end",
-    "reprefill": "prefill of prompts whose KV the cache had had before",
-    "drafts": "decode of drafted tokens that the model did not take",
-    "prefill": "prefill, for the first time",
+    "aborted": "for requests whose client disconnected before the end",
+    "reprefill": "prefill of prompts whose KV the cache had held before",
+    "drafts": "decode of drafted tokens that the model rejected",
+    "prefill": "prefill of prompts that were computed for the first time",
     "decode": "decode",
-    "unattributed": "busy, or not reported; no engine reports with what",
+    "unattributed": "busy, but no engine reports whether with prefill or decode",
 }
 
 
@@ -81,9 +81,9 @@ def trap(week: Week, total: PaidWork) -> Trap:
         binding=dict(week.seen.binding),
         usd_at_target=per_million * used / TARGET if per_million is not None and used is not None else None,
         method=(
-            f"At {TARGET:.0%} used the same price buys {TARGET:.0%} / used times the tokens. What NVML calls"
-            " utilization is 100 % with one request and is not used."
-            + ("" if measured else " Time with a request is an upper bound of what was used.")
+            f"At {TARGET:.0%} used, the same price buys {TARGET:.0%} / used times the tokens. NVML's "
+            f"utilization is 100 % with a single request, so it is not used here."
+            + ("" if measured else " The time with any running request is an upper bound of the used time.")
         ),
     )
 
@@ -95,13 +95,13 @@ def cache_money(week: Week) -> CacheMoney:
     prefill = week.ledger.parts["prefill"] + week.ledger.parts["reprefill"]
     ratio = hit / looked_up if looked_up > 0 else None
     if ratio is None:
-        missing.append("no engine reports how many prompt tokens its cache had")
+        missing.append("no engine reports how many prompt tokens its cache held")
     if float(prefill.sum()) <= 0:
         missing.append("no engine reports how long prefill takes, so hits have no price")
     priced = ratio if float(prefill.sum()) > 0 else None
     known = seen.lookups
     if known is None:
-        missing.append("what could be found is known with KV events and tenants (the block ledger) only")
+        missing.append("the attainable hit rate needs KV events and tenants (the block ledger)")
     saved = _saved(0.0, priced, priced)
     known_share = min(known.tokens / looked_up, 1.0) if known and looked_up > 0 else None
     known_hits, attainable = (known.found / known.tokens, known.attainable / known.tokens) if known else (None, None)
@@ -117,8 +117,8 @@ def cache_money(week: Week) -> CacheMoney:
         attainable_gpu_hours=hours * more if more is not None else None,
         attainable_usd=_times(week.prices.cost(prefill), more),
         method=(
-            "GPU-hours of prefill x (h2 - h1) / (1 - h1), h1 and h2 the shares of prompt tokens found before and after;"
-            " prefill's part of the GPU is by requests' time, which is rather less than it is."
+            "GPU-hours of prefill x (h2 - h1) / (1 - h1), where h1 and h2 are the hit rates before and after; "
+            "prefill's share of the GPU comes from request times, and is an underestimate."
         ),
         missing=missing,
     )

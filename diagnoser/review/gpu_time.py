@@ -101,11 +101,11 @@ def _rejected(seen: ReviewArrays) -> Floats:
 def _unknown(seen: ReviewArrays) -> dict[str, str]:
     said = {}
     if not seen.known("refaulted"):
-        said["reprefill"] = "no KV events, so what was computed twice is within prefill"
+        said["reprefill"] = "no KV events, so prefill includes what was computed twice"
     if not seen.known("drafted"):
-        said["drafts"] = "no engine reports drafts: speculation is off, or not reported"
+        said["drafts"] = "no engine reports drafts: speculation is off or not reported"
     if not seen.known("finished"):
         said["aborted"] = "no engine reports how requests ended"
     if not (seen.known("prefill") and seen.known("decode")):
-        said["prefill"] = "no engine reports how long prefill and decode take, so busy time is not attributed"
+        said["prefill"] = "no engine reports how long prefill and decode take, so busy time is not divided"
     return said

@@ -87,8 +87,12 @@ def of_alerts(ask: Ask, start: float, end: float, gap: float, rules: Mapping[str
                 of.at_least = True
             else:
                 of.detected.append(max(first - begun, 0.0))
-    missing = "" if found or active else "no alerts of the generated rules there: load them, or keep an agent's history"
-    return _ranked(found.values(), rules, "alerts that the server keeps", missing)
+    missing = (
+        ""
+        if found or active
+        else ("the server has no alerts from the generated rules: load the rules, or keep an agent's history")
+    )
+    return _ranked(found.values(), rules, "alerts that the server stores", missing)
 
 
 _PLACES = ("cluster", "pool", "node", "engine", "model", "role", "hardware", "gpu", "tenant")

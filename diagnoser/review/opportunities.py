@@ -68,11 +68,11 @@ def _replicas(week: Week) -> Iterator[LeverRow]:
     if spare > 0:
         yield _row(
             "predictive-scaling",
-            "Fewer replicas in the hours that need fewer.",
+            "Run fewer replicas in quiet hours.",
             spare,
             "medium",
-            f"Replicas that ran, less those that each step's tokens needed at the usable rate with {SPARE - 1:.0%} to"
-            " spare; one always runs.",
+            f"Replicas that ran, less the replicas that each step's tokens needed at the usable rate with "
+            f"{SPARE - 1:.0%} to spare; at least one always runs.",
             at_most=False,
         )
 
@@ -81,16 +81,17 @@ def _idle(week: Week) -> Iterator[LeverRow]:
     idle = float(week.ledger.parts["idle"].sum())
     if not week.seen.known("busy"):
         return
-    said = f"Nothing ran for {share(idle / max(float(week.ledger.gpu_hours.sum()), 1e-9))} of the GPU time."
-    yield _row("off-peak-fill", said, idle, "high", "GPU-hours in which no request ran, as counted.", at_most=True)
-    yield _row(
-        "mig-or-colocation", said, idle, "medium", "GPU-hours in which no request ran, as counted.", at_most=True
-    )
+    said = f"No request ran for {share(idle / max(float(week.ledger.gpu_hours.sum()), 1e-9))} of the GPU time."
+    yield _row("off-peak-fill", said, idle, "high", "Observed GPU-hours in which no request ran.", at_most=True)
+    yield _row("mig-or-colocation", said, idle, "medium", "Observed GPU-hours in which no request ran.", at_most=True)
 
 
 def _cache(week: Week, cache: CacheMoney) -> Iterator[LeverRow]:
     if cache.attainable_gpu_hours:
-        why = f"{share(cache.known_hit_ratio)} of prompt tokens were found, {share(cache.attainable)} could be."
+        why = (
+            f"The hit rate of prompt tokens was {share(cache.known_hit_ratio)}; {share(cache.attainable)} is "
+            f"attainable."
+        )
         for lever in ("host-tier", "kv-quantization"):
             yield _row(lever, why, cache.attainable_gpu_hours, "medium", cache.method, at_most=True)
 
@@ -98,17 +99,18 @@ def _cache(week: Week, cache: CacheMoney) -> Iterator[LeverRow]:
 def _thrown_away(week: Week) -> Iterator[LeverRow]:
     parts = {name: float(of.sum()) for name, of in week.ledger.parts.items()}
     yield _row(
-        "raise-kv-budget", "Prompts were computed again whose KV the cache had had.", parts["reprefill"], "medium",
-        "Prefill's GPU-hours times the share of computed tokens that had been there before.", at_most=True,
+        "raise-kv-budget", "Engines computed prompts again whose KV the cache had held.", parts["reprefill"], "medium",
+        "Prefill's GPU-hours times the share of computed tokens that the cache had held before.", at_most=True,
     )  # fmt: skip
     yield _row(
         "draft-length", "Drafted tokens were rejected.", parts["drafts"], "low",
-        "Decode's GPU-hours times the share of rejected positions; below the critical batch these cost little.",
+        "Decode's GPU-hours times the share of rejected draft tokens; below the critical batch these cost little.",
         at_most=True,
     )  # fmt: skip
     yield _row(
-        "admission-control", "Requests were worked on whose client left before the end.", parts["aborted"], "low",
-        "Busy GPU-hours times the share of requests that were left; some are left whatever one does.", at_most=True,
+        "admission-control", "Engines computed requests whose client disconnected before the end.",
+        parts["aborted"], "low",
+        "Busy GPU-hours times the share of aborted requests; some clients always disconnect.", at_most=True,
     )  # fmt: skip
 
 
@@ -138,10 +140,9 @@ def _of_incidents(incidents: Incidents) -> Iterator[LeverRow]:
 
 
 _LOST = (
-    "Busy GPU-hours in the incident, times how much fewer tokens these made than the same engines' busy hours without"
-    " one; other work than usual counts as lost, too."
+    "Busy GPU-hours in the incident, times the relative drop in tokens against the same engines' busy hours "
+    "without an incident; a different workload also counts as lost."
 )
 _LATE = (
-    "Busy GPU-hours in the incident, times the share of first tokens that came too late, beyond that of hours without"
-    " one."
+    "Busy GPU-hours in the incident, times the share of late first tokens above the share in hours without an incident."
 )

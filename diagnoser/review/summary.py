@@ -49,7 +49,7 @@ _FACTORS = {
 }
 _PARTS = {
     "idle": "was idle",
-    "aborted": "was for clients that left",
+    "aborted": "was for clients that disconnected",
     "reprefill": "was prefill done twice",
     "drafts": "was for rejected drafts",
 }
@@ -90,9 +90,9 @@ def _paid(of: SummaryFacts) -> Iterator[str]:
     engines = f"{of.coverage.engines} engine{'s' if of.coverage.engines != 1 else ''}"
     on = f"{gpus.count:g} GPU{'s' if gpus.count != 1 else ''}"
     yield (
-        f"In {lasting(seen.steps * seen.step)}, {engines} on {on}{assumed} took {hours(total.gpu_hours)}"
-        f" GPU-hours{cost} and generated {count(total.output_tokens)} tokens:"
-        f" {count(total.tokens_per_gpu_hour)} a GPU-hour{_per_million(of)}."
+        f"In {lasting(seen.steps * seen.step)}, {engines} on {on}{assumed} used {hours(total.gpu_hours)} "
+        f"GPU-hours{cost} and generated {count(total.output_tokens)} tokens: {count(total.tokens_per_gpu_hour)} "
+        f"per GPU-hour{_per_million(of)}."
     )
 
 
@@ -122,14 +122,14 @@ def _before(of: SummaryFacts) -> Iterator[str]:
         return
     change = one.now / one.before - 1.0
     best = next(week for week in one.weeks if week.weeks == one.best)
-    which = f"the best comparable week, that of {day(best.start)} ({len(one.weeks)} compared)"
+    which = f"the best comparable week, from {day(best.start)} ({len(one.weeks)} compared)"
     if abs(change) < 0.01:
         yield f"That is as much per GPU-hour as in {which}."
         return
     factors = [f"{_FACTORS[f.name]} {_points(f.share)}" for f in one.factors if abs(f.share) >= 0.005][:4]
     yield (
-        f"That is {share(abs(change))} {'more' if change > 0 else 'less'} per GPU-hour than in {which}:"
-        f" {', '.join(factors)}, in points of the rate then."
+        f"That is {share(abs(change))} {'more' if change > 0 else 'less'} per GPU-hour than in {which}: "
+        f"{', '.join(factors)}, in points of that week's rate."
     )
 
 
@@ -162,7 +162,7 @@ def _objective(of: SummaryFacts) -> Iterator[str]:
     ]
     if said:
         good = of.goodput.tokens_per_gpu_hour
-        more = f"; {count(good)} tokens a GPU-hour were in time" if good is not None else ""
+        more = f"; {count(good)} tokens per GPU-hour were in time" if good is not None else ""
         yield f"{_listed(said)[0].upper()}{_listed(said)[1:]}{more}."
 
 
@@ -201,7 +201,7 @@ def _about(one: Day, rows: Sequence[ReviewIncident], middle: float | None) -> st
     if one.ttft_within is not None and middle is not None and one.ttft_within < min(middle - 0.02, 0.99):
         parts.append(f"{share(one.ttft_within)} of first tokens in time")
     if one.idle_share is not None and one.idle_share > QUIET:
-        parts.append(f"idle for {share(one.idle_share)} of it")
+        parts.append(f"idle for {share(one.idle_share)} of the time")
     return ", ".join(parts)
 
 
@@ -228,8 +228,8 @@ def _night(of: SummaryFacts) -> Iterator[str]:
     cost = of.total.usd / of.total.gpu_hours * idle_hours if of.total.usd is not None else None
     part = share(idle_hours / max(float(all_[inside].sum()), 1e-9))
     yield (
-        f"Nights are idle: from {first:02}:00 to {(first + length) % 24:02}:00 UTC nothing ran for {part} of the time,"
-        f" {hours(idle_hours)} GPU-hours{_money(cost)}."
+        f"Nights are idle: from {first:02}:00 to {(first + length) % 24:02}:00 UTC no request ran for {part} of "
+        f"the time, {hours(idle_hours)} GPU-hours{_money(cost)}."
     )
 
 
@@ -252,15 +252,15 @@ def _happened(of: SummaryFacts) -> Iterator[str]:
         return
     times = sum(row.times for row in rows if row.kind == "cause" and not row.explained_by) or sum(r.times for r in rows)
     told = (
-        f", detected {lasting(of.incidents.detected)} after they began (the middle)"
+        f", detected {lasting(of.incidents.detected)} after they began (median)"
         if of.incidents.detected is not None
         else ""
     )
     worst = max(rows, key=_weight)
     often = f"{worst.times} time{'s' if worst.times != 1 else ''}, {lasting(worst.seconds)} in all"
     yield (
-        f"{times} incident{'s' if times != 1 else ''}{told}; the longest or dearest: {worst.title} ({worst.code},"
-        f" {worst.entity}), {often}{_cost(worst)}."
+        f"{times} incident{'s' if times != 1 else ''}{told}; the longest or most expensive: {worst.title} "
+        f"({worst.code}, {worst.entity}), {often}{_cost(worst)}."
     )
 
 
@@ -274,8 +274,8 @@ def _cost(one: ReviewIncident) -> str:
     if max(lost, late) <= 0:
         return ""
     if late > lost:
-        return f"; {share(one.ttft_within)} of first tokens in time meanwhile"
-    return f"; tokens worth {hours(lost)} GPU-hours were not made"
+        return f"; {share(one.ttft_within)} of first tokens were in time during it"
+    return f"; tokens worth {hours(lost)} GPU-hours were not generated"
 
 
 def _lever(of: SummaryFacts) -> Iterator[str]:
@@ -284,8 +284,8 @@ def _lever(of: SummaryFacts) -> Iterator[str]:
         first = worth[0]
         bring = f"{hours(first.gpu_hours or 0.0)} GPU-hours{_money(first.usd)}"
         yield (
-            f"What would bring most: {lower_title(first.title)} ({first.lever}),"
-            f" {'at most ' if first.at_most else ''}{bring}; {first.confidence} confidence."
+            f"The largest saving: {lower_title(first.title)} ({first.lever}), "
+            f"{'at most ' if first.at_most else ''}{bring}; {first.confidence} confidence."
         )
 
 
@@ -295,8 +295,8 @@ def _seen(of: SummaryFacts) -> Iterator[str]:
         longest = max(one.gaps, key=lambda gap: gap[1] - gap[0], default=None)
         where = f"; the longest gap is from {moment(longest[0])} to {moment(longest[1])} UTC" if longest else ""
         yield (
-            f"Only what was seen is counted: {share(one.seen_share)} of the time that was asked for, engines"
-            f" {share(one.engine_share)} of the time between their first and last sight{where}."
+            f"Only observed time is counted: {share(one.seen_share)} of the requested time, and engines "
+            f"{share(one.engine_share)} of the time between their first and last scrape{where}."
         )
 
 

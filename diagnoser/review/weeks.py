@@ -21,11 +21,11 @@ LEAST_SHARE = 0.25
 MOST_UNLIKE = 2.0
 """Prompt tokens per output token may differ by this factor; beyond it the work is of another kind."""
 METHOD = (
-    "Only hours of the week that both have are compared. Tokens per GPU-hour = share of time in which something ran"
-    " x requests at a time x tokens per second of a request; the last is taken apart into seconds of decode a token,"
-    " prompt tokens per output token, how many of these the cache had, how many were computed again, and seconds to"
-    " compute one."
-    " The change is shared out by logarithmic mean Divisia weights (LMDI-I), which leave nothing over."
+    "Only hours of the week that both weeks have are compared. Tokens per GPU-hour = share of time with a "
+    "running request x requests at a time x tokens per second of a request. The last factor is split into "
+    "seconds of decode per token, prompt tokens per output token, the shares of them that were cached and "
+    "recomputed, and seconds to compute one."
+    " The change is divided by logarithmic mean Divisia weights (LMDI-I), which leave no remainder."
 )
 
 
@@ -101,10 +101,10 @@ def _why_not(old: list[Totals], new: list[Totals], hours: list[float], all_hours
     for several in (old, new):
         output, prompt = sum(one.output for one in several), sum(one.prompt for one in several)
         if output <= 0:
-            return "nothing was generated in one of the weeks"
+            return "no token was generated in one of the weeks"
         mixes.append(prompt / output)
     if min(mixes) > 0 and max(mixes) / min(mixes) > MOST_UNLIKE:
-        return f"{mixes[0]:.3g} prompt tokens per output token then, {mixes[1]:.3g} now: another kind of work"
+        return f"{mixes[0]:.3g} prompt tokens per output token then, {mixes[1]:.3g} now: a different workload"
     return ""
 
 

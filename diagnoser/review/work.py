@@ -174,7 +174,8 @@ def goodput(week: Week, total: PaidWork, source: str) -> Goodput:
         tokens_per_gpu_hour=total.tokens_per_gpu_hour * share if share is not None else None,
         share=share,
         method=(
-            "Each engine's output tokens times the smaller of its shares of first tokens and of gaps that were in time."
+            "Each engine's output tokens times the smaller of two shares: first tokens in time, and gaps "
+            "between tokens in time."
             " Engines report no tokens by latency, so this is an estimate."
         ),
     )

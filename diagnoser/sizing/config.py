@@ -43,7 +43,7 @@ def read(path: Path) -> Model:
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigFileError(f"{path}: not a config.json: {error}") from error
     if not isinstance(found, dict):
-        raise ConfigFileError(f"{path}: not a config.json: it holds no object")
+        raise ConfigFileError(f"{path}: not a config.json: it does not contain an object")
     try:
         return model_of(found, path.parent.name or path.name, f"config.json, {path}")
     except ConfigFileError as error:
@@ -91,9 +91,7 @@ def model_of(config: Mapping[str, Any], name: str, source: str) -> Model:
         state=float(found.state * STATE_BYTES),
         native=native_format(config.get("quantization_config") or of.config.get("quantization_config")),
         source=source,
-        note=""
-        if not recurrent
-        else "its parameters are not counted from this config; give --dims parameters=N,active=N",
+        note="" if not recurrent else "this config does not state its parameters; give --dims parameters=N,active=N",
     )
 
 
@@ -123,7 +121,7 @@ def native_format(quantized: object) -> str:
     found = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4"}.get(method)
     if found is None:
         raise ConfigFileError(
-            f"quantization_config: format {method or 'without quant_method'} is not known; give --weights"
+            f"quantization_config: format {method or 'without quant_method'} is unknown; give --weights"
         )
     return found
 
@@ -163,7 +161,7 @@ class _Dimensions:
         if value is None:
             return otherwise
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_DIMENSION:
-            raise ConfigFileError(f"{name} is no whole number up to {MAX_DIMENSION}")
+            raise ConfigFileError(f"{name} is not a whole number up to {MAX_DIMENSION}")
         return value
 
     def first(self, *names: str) -> int:
@@ -183,10 +181,10 @@ def _kinds(of: _Dimensions, layers: int) -> tuple[int, int, int]:
     window = of.get("sliding_window") if of.config.get("use_sliding_window") is not False else 0
     if isinstance(kinds, list) and kinds:
         if len(kinds) != layers:
-            raise ConfigFileError(f"layer_types names {len(kinds)} layers, and num_hidden_layers is {layers}")
+            raise ConfigFileError(f"layer_types names {len(kinds)} layers, but num_hidden_layers is {layers}")
         if unknown := {str(kind) for kind in kinds} - {"full_attention", "sliding_attention"}:
             raise ConfigFileError(
-                f"layer_types has {', '.join(sorted(unknown))}, which this architecture is not known for"
+                f"layer_types has {', '.join(sorted(unknown))}, which kvitals does not know for this architecture"
             )
         sliding = kinds.count("sliding_attention") if window else 0
         return layers - sliding, sliding, window if sliding else 0
@@ -230,14 +228,16 @@ def _mamba2(of: _Dimensions, layers: int) -> LayerKinds:
         full, mamba = pattern.count("*"), pattern.count("M")
         if len(pattern) != layers:
             raise ConfigFileError(
-                f"hybrid_override_pattern has {len(pattern)} layers, and num_hidden_layers is {layers}"
+                f"hybrid_override_pattern has {len(pattern)} layers, but num_hidden_layers is {layers}"
             )
     elif isinstance(kinds, list) and len(kinds) == layers:
         full, mamba = kinds.count("attention") + kinds.count("full_attention"), kinds.count("mamba")
     elif isinstance(indices, list):
         full, mamba = len(indices), layers - len(indices)
     else:
-        raise ConfigFileError("which layers have attention is missing: hybrid_override_pattern, layer_types")
+        raise ConfigFileError(
+            "the config does not state which layers have attention: hybrid_override_pattern or layer_types is missing"
+        )
     heads = of.first("mamba_num_heads", "mamba_n_heads")
     width = of.first("mamba_head_dim", "mamba_d_head")
     size = of.first("ssm_state_size", "mamba_d_state")

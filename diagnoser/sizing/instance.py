@@ -116,9 +116,9 @@ def _lacks(
         why = f"room for {holds} of {least} sequences of {of.longest:,.0f} tokens"
         return why, ("smaller keys and values (--kv fp8)", SHORTER_PROMPTS, *(("a smaller --hold",) * (least > 1)))
     if batch < 1:
-        why = f"a token takes {seconds(itl)} even alone, over the objective"
+        why = f"a token takes {seconds(itl)} even with one request, above the objective"
         return why, (SMALLER_WEIGHTS, "a longer objective (--slo itl=TIME)")
     if ttft > of.ttft:
-        why = f"the p99 prompt takes {seconds(ttft)} to compute even alone, over the objective"
+        why = f"the p99 prompt takes {seconds(ttft)} to compute even with one request, above the objective"
         return why, (SHORTER_PROMPTS, "more of them cached (--hits)", "a longer objective (--slo ttft=TIME)")
     return "", ()

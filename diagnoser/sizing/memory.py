@@ -48,7 +48,7 @@ def precision(name: str) -> Precision:
     """The format of that name. Raises PrecisionError."""
     found = PRECISIONS.get(_SAME.get(name.lower(), name.lower()))
     if found is None:
-        raise PrecisionError(f"{name} is no format known here: one of {', '.join(PRECISIONS)}")
+        raise PrecisionError(f"{name} is not a known format; choose one of {', '.join(PRECISIONS)}")
     return found
 
 
@@ -60,7 +60,7 @@ def kv_precision(model: Model, name: str) -> Precision:
     if found.name == "fp8" and sparse:
         return PRECISIONS["fp8_ds_mla"]
     if found.name == "fp8_ds_mla" and not sparse:
-        raise PrecisionError(f"{model.name} has no sparse latent attention, which fp8_ds_mla is for; use fp8")
+        raise PrecisionError(f"fp8_ds_mla needs sparse latent attention, which {model.name} does not have; use fp8")
     return found
 
 

@@ -146,21 +146,21 @@ def _cannot(of: Inputs) -> str:
     model, layout = of.model, of.layout
     known = model.latent or (model.kv_heads and model.head_dim)
     wrong = (
-        (not 0 <= of.workload.cached < 1, "of a prompt something is always computed: hits are below 100 %"),
-        (min(of.reached.compute, of.reached.memory) <= 0, "of a peak some share is reached: it is above 0"),
-        (not model.parameters or not model.active, "its parameters are not known; give --dims parameters=N,active=N"),
-        (model.active > model.parameters, "a token passes no more parameters than there are: look at active"),
-        (not model.hidden, "its hidden size is not known; give --dims hidden=N"),
-        (not model.layers or min(model.full, model.sliding) < 0, "its layers do not add up; look at layers, sliding"),
-        (not known, "its KV heads are not known; give --dims kv_heads=N,head_dim=N, or latent=N"),
+        (not 0 <= of.workload.cached < 1, "some tokens of a prompt are always computed: hits must be below 100 %"),
+        (min(of.reached.compute, of.reached.memory) <= 0, "a share of a peak must be above 0"),
+        (not model.parameters or not model.active, "its parameters are unknown; give --dims parameters=N,active=N"),
+        (model.active > model.parameters, "active parameters exceed all parameters: check active"),
+        (not model.hidden, "its hidden size is unknown; give --dims hidden=N"),
+        (not model.layers or min(model.full, model.sliding) < 0, "its layers do not add up; check layers and sliding"),
+        (not known, "its KV heads are unknown; give --dims kv_heads=N,head_dim=N, or latent=N"),
         (layout is not None and layout.pipeline > model.layers, f"{layout}: it has {model.layers} layers"),
         (
             layout is not None and layout.data > 1 and not model.routed,
-            f"{layout}: its experts are not known; give --dims experts=N,used=N, or no --dp",
+            f"{layout}: its experts are unknown; give --dims experts=N,used=N, or omit --dp",
         ),
         (
             layout is not None and not divides(model, layout.tensor),
-            f"{layout}: {model.query_heads} heads, {model.kv_heads} of KV, cannot be spread so",
+            f"{layout}: its {model.query_heads} heads and {model.kv_heads} KV heads cannot be divided that way",
         ),
     )
     return next((f"{model.name}: {why}" for is_so, why in wrong if is_so), "")

@@ -25,7 +25,9 @@ def workload(of: SizingPlan) -> SizingStep:
     load = of.inputs.workload
     lines = (
         SizingLine("peak", load.peak, "requests/s", load.source),
-        SizingLine("mean", load.mean, "requests/s", "" if load.mean else "not reported: cost is that of the peak"),
+        SizingLine(
+            "mean", load.mean, "requests/s", "" if load.mean else "not reported: cost is calculated at the peak"
+        ),
         *_lengths("prompt", load.prompt),
         *_lengths("answer", load.output),
         SizingLine(
@@ -58,16 +60,17 @@ def hardware(of: SizingPlan) -> SizingStep:
         SizingLine("bandwidth", gpu.bandwidth, "bytes/s", "of its memory"),
         SizingLine("dense peak", one.flops, "FLOP/s", f"with {weights} weights", peak),
         SizingLine(
-            "ridge point", ridge, "FLOP/byte", "peak / bandwidth: below it memory is waited for, above it arithmetic"
+            "ridge point",
+            ridge,
+            "FLOP/byte",
+            "peak / bandwidth: below this batch memory limits a step, above it arithmetic",
         ),
         SizingLine("between GPUs", gpu.scale_up, "bytes/s", f"{gpu.interconnect}, one direction"),
-        SizingLine("time in prefill", spent, "ratio", "of the work, by the bounds of step 7"),
+        SizingLine("time in prefill", spent, "ratio", "share of the work, by the bounds of step 7"),
     )
     if spent > 0.5:
-        return SizingStep("Hardware", lines, f"{share(spent)} of the work is prefill, where arithmetic decides.")
-    return SizingStep(
-        "Hardware", lines, f"{share(1 - spent)} of the work is decoding, where memory's bandwidth decides."
-    )
+        return SizingStep("Hardware", lines, f"{share(spent)} of the work is prefill, which arithmetic limits.")
+    return SizingStep("Hardware", lines, f"{share(1 - spent)} of the work is decoding, which memory bandwidth limits.")
 
 
 def _in_prefill(one: Instance, load: Workload) -> float:
@@ -78,13 +81,13 @@ def _in_prefill(one: Instance, load: Workload) -> float:
 
 def models(of: SizingPlan) -> SizingStep:
     gpus = of.fleet.gpus
-    line = SizingLine("GPUs of this fleet", gpus, "", f"a second, smaller model is worth considering above {MANY_GPUS}")
+    line = SizingLine("GPUs of this fleet", gpus, "", f"consider a second, smaller model above {MANY_GPUS}")
     if gpus <= MANY_GPUS:
-        answer = "One model: a second fleet costs more care than it can save here."
+        answer = "One model: a second fleet costs more work than it can save here."
     else:
         answer = (
-            "Which requests a smaller model could answer is in no telemetry. If a part of them can, size each fleet by"
-            " its own share of the peak; in a cascade the small one gets all of it."
+            "Telemetry does not show which requests a smaller model could answer. If it could answer some, size "
+            "each fleet by its own share of the peak; in a cascade the small model gets the whole peak."
         )
     return SizingStep("One model or several", (line,), answer)
 
@@ -101,7 +104,9 @@ def floor(of: SizingPlan) -> SizingStep:
     window = f"; {model.sliding} layers stop at {model.window}" if model.sliding else ""
     loaded = (SizingLine("adapters", adapters.total, "bytes", f"{adapters.most} at a time x {size(adapters.bytes)}"),)
     recurrent = (
-        SizingLine("recurrent state", model.state, "bytes", "of each sequence, whatever its length; in the line above"),
+        SizingLine(
+            "recurrent state", model.state, "bytes", "of each sequence, whatever its length; included in the line above"
+        ),
     )
     measured = (SizingLine("activations", active, "bytes", "as given"),)
     reserved = (SizingLine("overhead", shares.overhead, "ratio", "of each GPU's memory, as given"),)
@@ -120,14 +125,14 @@ def floor(of: SizingPlan) -> SizingStep:
     )
     least = smallest(into, "bf16", "bf16")
     if least is None:
-        return SizingStep("Memory floor, 16 bit", lines, "In 16 bit no layout holds it.")
+        return SizingStep("Memory floor, 16 bit", lines, "In 16 bit no layout fits it.")
     more = "" if least.gpus == by_bytes else _why_more(into)
-    return SizingStep("Memory floor, 16 bit", lines, f"In 16 bit it takes {several(least.gpus, 'GPU')}, {least}{more}.")
+    return SizingStep("Memory floor, 16 bit", lines, f"In 16 bit it needs {several(least.gpus, 'GPU')}, {least}{more}.")
 
 
 def _why_more(into: Inputs) -> str:
-    heads = f": tensor parallelism has to divide {into.model.query_heads} heads" if into.model.query_heads else ""
-    return heads + (", and latent KV is on every GPU" if into.model.latent else "")
+    heads = f": tensor parallelism must divide {into.model.query_heads} heads" if into.model.query_heads else ""
+    return heads + (", and every GPU holds the latent KV" if into.model.latent else "")
 
 
 def _kv_formula(into: Inputs) -> str:
@@ -163,11 +168,11 @@ def formats(of: SizingPlan) -> SizingStep:
         )
     units = [name for name, peak in (("FP8", into.gpu.flops_8), ("FP4", into.gpu.flops_4)) if peak]
     if units:
-        says = f"{into.gpu.name} computes in {' and '.join(units)} itself."
+        says = f"{into.gpu.name} computes natively in {' and '.join(units)}."
     else:
-        says = f"{into.gpu.name} has no units of 8 bits: smaller weights save memory and bandwidth, no arithmetic."
+        says = f"{into.gpu.name} has no 8-bit units: smaller weights save memory and bandwidth, but no arithmetic."
     return SizingStep(
-        "Formats", tuple(lines), f"{says} Check the quality of answers, for KV formats with long contexts."
+        "Formats", tuple(lines), f"{says} Check the quality of answers; for KV formats use long contexts."
     )
 
 
@@ -182,7 +187,7 @@ def _fleet_in(of: SizingPlan, weights: str, cache: str) -> str:
         other = plan(replace(asked, measured=replace(asked.measured, usable=None)))
     except SizingError as error:
         return str(error).partition(": ")[2]
-    return f"a fleet of {other.fleet.gpus} by the bounds: {other.fleet.instances} x {other.chosen.layout}"
+    return f"the bounds give a fleet of {other.fleet.gpus}: {other.fleet.instances} x {other.chosen.layout}"
 
 
 def layout(of: SizingPlan) -> SizingStep:
@@ -191,16 +196,18 @@ def layout(of: SizingPlan) -> SizingStep:
     if chosen.layout.tensor * chosen.layout.data > 1:
         sent = roofline.link_seconds(chosen.machine, chosen.batch / chosen.layout.data)
         step = roofline.step_seconds(chosen.machine, chosen.batch, of.inputs.workload.context)
-        how = f"of a step: {seconds(sent)} at {size(gpu.scale_up)}/s, beside its work, without latency"
+        how = f"per step: {seconds(sent)} at {size(gpu.scale_up)}/s, in addition to its work, without latency"
         lines.append(SizingLine("between GPUs", sent / step, "ratio", how))
     if (stages := chosen.layout.pipeline) > 1:
         how = f"({stages} - 1) / ({stages} + {stages} - 1), with a batch for each stage"
         lines.append(SizingLine("bubble", roofline.bubble(stages, stages), "ratio", how))
-    warning = " Over PCIe more than TP2 rarely pays: measure it." if chosen.layout.tensor > 2 and not gpu.joined else ""
+    warning = (
+        " Over PCIe, more than TP2 rarely helps: measure it." if chosen.layout.tensor > 2 and not gpu.joined else ""
+    )
     if of.inputs.layout is not None:
-        return SizingStep("Parallelism", tuple(lines), f"{chosen.layout}, as it runs or as asked for.{warning}")
+        return SizingStep("Parallelism", tuple(lines), f"{chosen.layout}, as it runs or as requested.{warning}")
     by = "" if of.bound else " that fits"
-    why = "takes fewest GPUs for the whole fleet" if of.bound else "is the smallest"
+    why = "needs the fewest GPUs for the whole fleet" if of.bound else "is the smallest"
     return SizingStep("Parallelism", tuple(lines), f"{chosen.layout} {why}{by}.{warning}")
 
 

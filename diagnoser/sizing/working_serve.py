@@ -34,7 +34,7 @@ DRIFT_TTFT, DRIFT_USE = 0.3, 0.2
 INPUT_LIMIT = (2, 3)
 """Times the prompt's 95th percentile: where requests are refused."""
 SMALLEST_CHUNK = 128
-_EXPECTED = "at the shares of the peaks and of memory that engines reach, each case with its best layout"
+_EXPECTED = "at the shares of the peaks and of memory that engines reach, and each with its best layout"
 
 
 def one_instance(of: SizingPlan) -> SizingStep:
@@ -43,13 +43,15 @@ def one_instance(of: SizingPlan) -> SizingStep:
     prefill = _prefill(of)
     batch, answer = f"{one.batch:,}", number(load.output.mean)
     lines = (
-        SizingLine("one sequence alone", roofline.ceiling(on), "tokens/s", "bandwidth / weights that a step reads"),
+        SizingLine("one sequence alone", roofline.ceiling(on), "tokens/s", "bandwidth / weights that one step reads"),
         SizingLine("room for KV", one.budget.room * one.layout.gpus, "bytes", f"{size(one.budget.room)} on each GPU"),
         SizingLine("sequences that fit", one.holds, "", f"of {number(load.longest)} tokens"),
-        SizingLine("sequences at a time", one.batch, "", "that fit and keep the objective between tokens"),
+        SizingLine("sequences at a time", one.batch, "", "that fit and meet the objective between tokens"),
         SizingLine("a step", step, "seconds", f"reads the weights and {batch} x {number(load.context)} tokens of KV"),
-        SizingLine("prefill", prefill, "seconds", f"{number(load.new_tokens)} tokens on average, alone"),
-        SizingLine("prefill, p99 prompt", one.ttft, "seconds", "alone: no first token is sooner"),
+        SizingLine(
+            "prefill", prefill, "seconds", f"{number(load.new_tokens)} tokens on average, without other requests"
+        ),
+        SizingLine("prefill, p99 prompt", one.ttft, "seconds", "without other requests: no first token is faster"),
         SizingLine(
             "between tokens", one.itl, "seconds", f"a step with {one.batch - 1:,} / {answer} of a prefill beside it"
         ),
@@ -58,7 +60,7 @@ def one_instance(of: SizingPlan) -> SizingStep:
         *_measured(of),
     )
     if of.bound:
-        told = f"{number(one.rate)} requests/s is a bound and no measurement: sweep one instance (docs/knee.md)."
+        told = f"{number(one.rate)} requests/s is a bound, not a measurement: sweep one instance (docs/knee.md)."
     else:
         told = f"Usable: {number(of.usable)} requests/s, {share(of.usable / one.rate)} of the bound."
     return SizingStep("One instance", lines, told)
@@ -89,10 +91,10 @@ def _measured(of: SizingPlan) -> Iterator[SizingLine]:
         return
     yield SizingLine("measured", seen.usable, "requests/s", seen.source)
     if seen.c_max is not None:
-        stay = f"so a request stays {seconds(seen.c_max / seen.usable)} (Little: C_max / rate)"
+        stay = f"so a request stays for {seconds(seen.c_max / seen.usable)} (Little's law: C_max / rate)"
         yield SizingLine("C_max", seen.c_max, "requests", stay)
     if seen.littles_gap is not None:
-        how = "rate x residence against what is counted; beyond 10 to 15 % measure again"
+        how = "rate x residence must match the counted requests; if they differ by more than 10 to 15 %, measure again"
         yield SizingLine("Little's law", seen.littles_gap, "ratio", how)
 
 
@@ -102,20 +104,24 @@ def kv_cache(of: SizingPlan) -> SizingStep:
     each = kv_on_gpu(on.model, load.context, on.precisions.kv, spread.tensor, spread.pipeline)
     left = max(0.0, 1 - one.batch * each / one.budget.room)
     swap, disk = (_move(of, rate) for rate in (gpu.host_link * spread.gpus, NVME))
-    host = f"{size(swap.bytes)} of a mean prompt at {size(gpu.host_link)}/s each GPU"
+    host = f"{size(swap.bytes)} of a mean prompt at {size(gpu.host_link)}/s for each GPU"
     lines = (
-        SizingLine("left for prefixes", left, "ratio", "of the KV memory, with the sequences of step 7 half way"),
+        SizingLine(
+            "left for prefixes", left, "ratio", "of the KV memory, with the sequences of step 7 at half their length"
+        ),
         SizingLine("computing", swap.computing, "seconds", "a mean prompt, at least"),
         SizingLine("from host memory", swap.moving, "seconds", host),
         SizingLine("from NVMe", disk.moving, "seconds", f"the same at {size(NVME)}/s"),
     )
-    told = ["Prefix caching on, and requests of a session to the same engine."]
+    told = ["Enable prefix caching, and send requests of a session to the same engine."]
     if left < LITTLE_ROOM:
-        told.append(f"Less than {share(LITTLE_ROOM)} is left for prefixes: FP8 KV, or fewer sequences at a time.")
+        told.append(f"Less than {share(LITTLE_ROOM)} is left for prefixes: use FP8 KV, or fewer sequences at a time.")
     if swap.pays:
-        told.append("A host tier gives a prefix back sooner than it is computed.")
+        told.append("A host tier returns a prefix faster than the GPU computes it.")
     else:
-        told.append("By the bounds computing is as quick as a host tier: measure before having one.")
+        told.append(
+            "By the bounds, computing a prefix is as fast as loading it from a host tier: measure before you add one."
+        )
     return SizingStep("KV cache", lines, " ".join(told))
 
 
@@ -135,7 +141,7 @@ def batching(of: SizingPlan) -> SizingStep:
     whole = "{}:{}".format(*whole_ratio(pd))
     how = f"({number(load.new_tokens)} / {number(prefill)}) / ({number(load.output.mean)} / {number(decode)})"
     moved = _move(of, of.inputs.network)
-    carried = f"{size(moved.bytes)} of a mean prompt at {size(of.inputs.network)}/s; computing takes "
+    carried = f"{size(moved.bytes)} of a mean prompt at {size(of.inputs.network)}/s; computing it takes "
     lines = (
         SizingLine("prefill, a GPU", prefill, "tokens/s", "measured" if seen.prefill else "bound"),
         SizingLine("decode, a GPU", decode, "tokens/s", "measured" if seen.decode else "bound"),
@@ -145,9 +151,11 @@ def batching(of: SizingPlan) -> SizingStep:
     )
     told = ["Continuous batching, chunked prefill."]
     if of.bound:
-        told.append("By the bounds both objectives hold, so no bound requires separate prefill and decode engines.")
+        told.append("By the bounds both objectives hold, so separate prefill and decode engines are not needed.")
     if math.isfinite(load.itl) and load.itl < READING:
-        told.append(f"Nobody reads faster than {seconds(READING)} a token: a looser objective there serves more.")
+        told.append(
+            f"People do not read faster than {seconds(READING)} per token: a looser objective serves more requests."
+        )
     return SizingStep("Batching and disaggregation", lines, " ".join(told))
 
 
@@ -158,20 +166,20 @@ def _chunk(of: SizingPlan, step: float) -> Iterator[SizingLine]:
         return
     fits = (load.itl - step) * load.prompt.p99 * (1 - load.cached) / whole
     if fits >= SMALLEST_CHUNK:
-        how = f"at most: a p99 prompt as a whole holds up tokens for {seconds(whole)} of {seconds(load.itl)}"
+        how = f"at most: one whole p99 prompt delays tokens by {seconds(whole)} of {seconds(load.itl)}"
         yield SizingLine("chunk of prefill", roofline.power_of_two_below(fits), "tokens", how)
 
 
 def curve(of: SizingPlan) -> SizingStep:
     if of.bound:
-        line = SizingLine("usable", of.usable, "requests/s", "still the bound of step 7")
+        line = SizingLine("usable", of.usable, "requests/s", "still only the bound of step 7")
         told = (
-            "Measure one instance as it will run, with these lengths and bursts, after 1,000 requests to warm up; then"
-            " give --usable-rate (`kvitals knee` reads it)."
+            "Measure one instance as it will run, with these lengths and bursts, after 1,000 warm-up requests; "
+            "then give --usable-rate (`kvitals knee` reports it)."
         )
     else:
         line = SizingLine("usable", of.usable, "requests/s", of.inputs.measured.source)
-        told = "Measured as it runs now. After any change of steps 5 to 9 measure again before buying."
+        told = "Measured in the current configuration. After any change of steps 5 to 9, measure again before you buy."
     return SizingStep("The final curve", (line,), told)
 
 
@@ -207,10 +215,10 @@ def money(of: SizingPlan) -> SizingStep:
     load, gpus = of.inputs.workload, of.fleet.gpus
     if of.price is None or of.usd_per_hour is None:
         line = SizingLine("a GPU-hour", None, "usd", "the catalogue has no price; give --price")
-        return SizingStep("Cost", (line,), "Not known without a price.")
+        return SizingStep("Cost", (line,), "Unknown without a price.")
     rate = load.mean or load.peak
     made, both = rate * load.output.mean, rate * (load.output.mean + load.prompt.mean)
-    when = "on average" if load.mean else "at the peak all the time; by a mean rate it is more"
+    when = "on average" if load.mean else "at constant peak load; with a mean rate a token costs more"
     lines = (
         SizingLine("a GPU-hour", of.price, "usd", _priced(of)),
         SizingLine("an hour", of.usd_per_hour, "usd", f"x {gpus} GPUs"),
@@ -221,7 +229,7 @@ def money(of: SizingPlan) -> SizingStep:
         ),
         SizingLine("a GPU makes", tokens_per_gpu_hour(made, gpus), "tokens/h", "of those served"),
     )
-    return SizingStep("Cost", lines, f"{'At least ' if of.bound else ''}{usd(of.usd_per_hour)} an hour.")
+    return SizingStep("Cost", lines, f"{'At least ' if of.bound else ''}{usd(of.usd_per_hour)} per hour.")
 
 
 def _priced(of: SizingPlan) -> str:
@@ -241,9 +249,11 @@ def validate(of: SizingPlan) -> SizingStep:
             "input limit", limit, "tokens", "2 to 3 times the p95 prompt, at the gateway", f"{low} to {high} tokens"
         ),
         *_queue(of),
-        SizingLine("utilization", DRIFT_USE, "ratio", "below the benchmark's at a like rate: size again", "20 points"),
+        SizingLine(
+            "utilization", DRIFT_USE, "ratio", "below the benchmark's at a similar rate: size again", "20 points"
+        ),
     )
-    told = "In the first week of traffic compare with what was measured, at a like mix of lengths (rule CAP05 does)."
+    told = "In the first week of traffic, compare with the measurement at a similar mix of lengths (rule CAP05 does)."
     return SizingStep("Guardrails and validation", lines, told)
 
 
@@ -256,5 +266,5 @@ def _queue(of: SizingPlan) -> Iterator[SizingLine]:
     how = f"({seconds(load.ttft)} - {seconds(of.chosen.ttft)} of p99 prefill - {seconds(front)} before the engine)"
     yield SizingLine("queue limit", math.floor(limit), "waiting", f"{how} x {number(of.usable)}/s, of each instance")
     yield SizingLine("breaker", opens[0], "waiting", "80 to 90 % of it", f"{opens[0]} to {opens[1]} waiting")
-    drift = f"{share(DRIFT_TTFT)} above the objective it was measured at: size again"
+    drift = f"{share(DRIFT_TTFT)} above the objective that it was measured at: size again"
     yield SizingLine("first token, p99", load.ttft * (1 + DRIFT_TTFT), "seconds", drift)

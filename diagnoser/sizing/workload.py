@@ -36,12 +36,12 @@ class Workload:
         """Which of the four kinds of traffic it is, and what runs out first."""
         long_prompt, long_output = self.prompt.mean > LONG_PROMPT, self.output.mean > LONG_OUTPUT
         if long_prompt and long_output:
-            return "agents: long prompts and long answers, KV memory binds first"
+            return "agents: long prompts and long answers; KV memory binds first"
         if long_prompt:
-            return "retrieval: long prompts, short answers, prefill binds first"
+            return "retrieval: long prompts and short answers; prefill binds first"
         if long_output:
-            return "code and reasoning: long answers, decoding binds first"
-        return "chat: short prompts and short answers, the first token is what is waited for"
+            return "code and reasoning: long answers; decoding binds first"
+        return "chat: short prompts and short answers; users wait for the first token"
 
     @property
     def new_tokens(self) -> float:

@@ -84,7 +84,9 @@ class PrometheusAccess:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ServerError(f"{self.url} is not the URL of a server; write http://HOST:9090, with its path if any")
         if parts.username or parts.password:
-            raise ServerError("no user and password in the URL: others would see them; use --prometheus-basic FILE")
+            raise ServerError(
+                "the URL contains a user and password, which others would see; use --prometheus-basic FILE"
+            )
         root = parts.path.rstrip("/").removesuffix("/api/v1")
         return urlunsplit((parts.scheme, parts.netloc, f"{root}/api/v1/{path}", "", ""))
 
@@ -107,7 +109,9 @@ class PrometheusAccess:
     def tls(self) -> ssl.SSLContext | bool:
         """How the server's certificate is checked and ours is shown. Raises ServerError."""
         if self.key_file is not None and self.cert_file is None:
-            raise ServerError(f"{self.key_file} is the key of a certificate: name that too, with --prometheus-cert")
+            raise ServerError(
+                f"{self.key_file} is the key of a certificate: name the certificate with --prometheus-cert"
+            )
         if self.ca_file is None and self.cert_file is None:
             return True
         try:
@@ -259,8 +263,8 @@ class Prometheus:
         def in_time() -> None:
             if time.monotonic() > deadline:
                 raise ServerError(
-                    f"an answer of {len(body) >> 20} MB was not decoded within {self.access.timeout:.0f} s; allow it"
-                    " more with --prometheus-timeout, or give a server or tenant with fewer series",
+                    f"decoding an answer of {len(body) >> 20} MB took more than {self.access.timeout:.0f} s; "
+                    f"allow more with --prometheus-timeout, or use a server or tenant with fewer series",
                     question=True,
                 )
 
@@ -277,7 +281,9 @@ class Prometheus:
             async with self._session.request(method, url, data=posted, params=asked, allow_redirects=False) as answer:
                 if 300 <= answer.status < 400:
                     where = answer.headers.get("Location", "another address")[:200]
-                    raise ServerError(f"{self.access.url} redirects to {where}; give that address if it is the server")
+                    raise ServerError(
+                        f"{self.access.url} redirects to {where}; if that is the server, give that address"
+                    )
                 pieces, size = [], 0
                 async for piece in answer.content.iter_chunked(1 << 18):
                     size += len(piece)
@@ -288,7 +294,7 @@ class Prometheus:
                 return answer.status, b"".join(pieces)
         except TimeoutError:
             raise ServerError(
-                f"no answer within {self.access.timeout:.0f} s; allow it more with --prometheus-timeout", question=True
+                f"no answer within {self.access.timeout:.0f} s; allow more with --prometheus-timeout", question=True
             ) from None
         except aiohttp.ClientConnectorCertificateError as error:
             raise ServerError(
@@ -322,7 +328,9 @@ class Prometheus:
         try:
             return decode(answer.data)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise ServerError(f"an answer of a shape that is not Prometheus': {error}", question=True) from None
+            raise ServerError(
+                f"the answer does not have the form of a Prometheus answer: {error}", question=True
+            ) from None
 
     def _bound(self, body: bytes) -> None:
         """Count what an answer holds before it is decoded. Raises ServerError where that is too much.
@@ -333,14 +341,14 @@ class Prometheus:
         self.series += series
         if series > MAX_SERIES or strings > MAX_STRINGS:
             raise ServerError(
-                f"an answer of about {series:,} series and {strings:,} strings was not decoded: the limits are"
-                f" {MAX_SERIES:,} and {MAX_STRINGS:,}; give a server or tenant with fewer series",
+                f"an answer of about {series:,} series and {strings:,} strings was not decoded: the limits are "
+                f"{MAX_SERIES:,} and {MAX_STRINGS:,}; use a server or tenant with fewer series",
                 question=True,
             )
         if self.series > MAX_SERIES_IN_ALL:
             raise ServerError(
-                f"{self.access.url} has sent {self.series:,} series for one diagnosis, more than {MAX_SERIES_IN_ALL:,};"
-                " give a server or tenant with fewer series"
+                f"{self.access.url} sent {self.series:,} series for one diagnosis, more than "
+                f"{MAX_SERIES_IN_ALL:,}; use a server or tenant with fewer series"
             )
 
     def _warn(self, text: str) -> None:
@@ -387,7 +395,7 @@ def _login(path: Path) -> str:
     """`user:password` as it is sent. Raises SecretError."""
     both = secret_text(path, MAX_SECRET_BYTES)
     if ":" not in both or not both.isprintable():
-        raise SecretError(f"{path} must hold user:password in one line")
+        raise SecretError(f"{path} must contain user:password on one line")
     return b64encode(both.encode()).decode()
 
 

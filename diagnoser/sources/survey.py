@@ -66,13 +66,14 @@ def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -m
         raise NothingScrapedError(
             f"no sample of `{presence}` in the {LOOK_SECONDS / 60:.0f} minutes before"
             f" {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC: nothing was scraped then, or the server no"
-            " longer keeps it. Name a time that it has. If an agent shows a recording (run --demo), give the file."
+            " longer keeps it. Choose a time for which the server has samples. If an agent shows a recording "
+            "(run --demo), give the recording's file."
         )
     interval = said or interval
     if window and window < SAMPLES_IN_WINDOW * interval:
         raise ServerError(
-            f"a window of {window:.0f} s holds too few samples that are {interval:.0f} s apart;"
-            f" give at least {SAMPLES_IN_WINDOW * interval:.0f} s"
+            f"a window of {window:.0f} s contains too few samples that are {interval:.0f} s apart; give at "
+            f"least {SAMPLES_IN_WINDOW * interval:.0f} s"
         )
     found = Survey(names, at, interval, presence == ENTITIES, False, window)
     before = round(found.span.fast + interval)
@@ -117,7 +118,7 @@ def _samples(text: str, seconds: float) -> float:
     count = float(text)
     if count > seconds * MAX_SAMPLES_PER_SECOND or count < 0:
         raise ServerError(
-            f"the server reports {text[:40]!r} samples in {seconds:.0f} s, which is not possible: check that the URL is"
-            " a Prometheus, and the proxy before it"
+            f"the server reports {text[:40]!r} samples in {seconds:.0f} s, which is impossible: check that the "
+            f"URL is a Prometheus, and check the proxy before it"
         )
     return count

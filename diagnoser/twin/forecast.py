@@ -176,21 +176,21 @@ def forecast(of: TwinSubject, texts: Sequence[str], *, draws: int = DRAWS, seed:
 def _check_model(of: TwinSubject, known: KnownSettings, changes: Sequence[TwinChange]) -> None:
     for fact, title in UNMODELLED.items():
         if of.facts.get(fact, 0.0) > 0:
-            raise _NoPredictionError(f"{title} is on, and steps then depend on more than their tokens")
+            raise _NoPredictionError(f"{title} is on, so the duration of a step depends on more than its tokens")
     if of.facts.get("pipeline_parallel", 1.0) > 1:
         raise _NoPredictionError("pipeline stages work on several steps at once")
     fields = {one.field for one in changes}
     for one in changes:
         if one.field in ("slots", "blocks") and one.now is None:
             raise _NoPredictionError(
-                f"--{one.flag} of today is not reported; set it in the configuration of the agent, or run the agent on"
-                " the engine's node, where the command line is read"
+                f"today's --{one.flag} is not reported; set it in the agent's configuration, or run the agent "
+                f"on the engine's node, where it reads the command line"
             )
     turned_on = any(one.field == "caching" and one.to > 0 for one in changes)
     if ("blocks" in fields or turned_on) and not _has_lookups(of):
         raise _NoPredictionError(
-            "the hits of another cache depend on which blocks are looked up, and these are not in the source: start"
-            " the engine with --kv-events-config and record for the time in which the cache fills"
+            "hits of another cache depend on the looked-up blocks, which the source does not contain: start the "
+            "engine with --kv-events-config and record until the cache is full"
         )
 
 
@@ -241,9 +241,9 @@ def _kind(
     missing = ttft - (float(run.ttft.mean()) if len(run.ttft) else 0.0)
     overhead = float(np.clip(missing, 0.0, _front_end_seconds(of)))
     title = (
-        "requests that arrive whether or not others are answered"
+        "requests that arrive independently of the answers"
         if way is None
-        else f"{way.clients} clients that wait for their answers and pause {way.think:.2g} s"
+        else f"{way.clients} clients that wait for each answer and then pause {way.think:.2g} s"
     )
     return _Kind(load, fit, run, overhead, weight, title)
 
@@ -349,15 +349,15 @@ def _off(measured: Values, simulated: Values) -> str:
         if real is None or own is None:
             return f"{QUANTITIES[name][0]} is not known"
         if abs(own - real) > tolerance * real:
-            return f"{QUANTITIES[name][0]} is {real:.3g} and the twin shows {own:.3g}"
+            return f"{QUANTITIES[name][0]} is {real:.3g} but the twin shows {own:.3g}"
     return ""
 
 
 def _check_present(measured: Values, simulated: Values) -> None:
     if off := _off(measured, simulated):
         raise _NoPredictionError(
-            f"the twin does not reproduce the present: {off}. Other work on the machine, or a load that changed in the"
-            " period, has this effect; name a steadier time"
+            f"the twin does not reproduce the present: {off}. Other work on the machine, or a load that changed "
+            f"in the period, causes this; choose a steadier time"
         )
 
 
@@ -393,10 +393,10 @@ class _Prediction:
             if spread > MAX_SPREAD:
                 low, high = kind.fit.sequences
                 raise _NoPredictionError(
-                    f"the load did not vary enough: steps had {low:.2g} to {high:.2g} sequences, the change makes about"
-                    f" {sequences:.2g}, and their step time is known to a factor of {spread:.2g} only. A load that has"
-                    f" some steps with {max(sequences / 2, low + 1):.0f} sequences or more, and some with 1, for 30 s"
-                    " suffices"
+                    f"the load did not vary enough: steps had {low:.2g} to {high:.2g} sequences, the change "
+                    f"makes about {sequences:.2g}, and the time of such a step is known only to a factor of "
+                    f"{spread:.2g}. The load must have steps with {max(sequences / 2, low + 1):.0f} or more "
+                    f"sequences, and steps with 1, for 30 s each"
                 )
 
     def _draw(self, number: int) -> tuple[Values, Values]:

@@ -81,7 +81,7 @@ def settings_now(facts: Mapping[str, float], most_running: float, waited: bool, 
     if slots is None:
         slots = max(most_running, 1.0) if waited else UNBOUNDED
         assumed.append(
-            f"--max-num-seqs is not reported: {slots:g}, the most that ran while others waited"
+            f"--max-num-seqs is not reported: {slots:g} is assumed, the most that ran while others waited"
             if waited
             else "--max-num-seqs is not reported: no request waited, so no limit is assumed"
         )
@@ -124,8 +124,8 @@ def change_of(text: str, system: str, known: KnownSettings) -> TwinChange:
     flag = flags.get(name)
     if flag is None:
         raise SettingError(
-            f"--set {text}: the twin of {system or 'this engine'} does not know --{name}: write one of"
-            f" {', '.join(flags) or 'none'}"
+            f"--set {text}: the twin of {system or 'this engine'} does not know --{name}: choose one of "
+            f"{', '.join(flags) or 'none'}"
         )
     number = _switch(value) if flag.switch else _count(value)
     if not separator or number is None:

@@ -112,8 +112,8 @@ def fit_step_time(intervals: ScrapeIntervals, *, draws: int = 40, seed: int = 0)
     means = design.means
     if means < MIN_INTERVALS:
         raise FitError(
-            f"only {means} of {len(intervals)} intervals between scrapes have {MIN_STEPS} steps or more:"
-            f" {MIN_INTERVALS} are needed. Record for longer, or while requests arrive"
+            f"only {means} of {len(intervals)} intervals between scrapes have at least {MIN_STEPS} steps: "
+            f"{MIN_INTERVALS} are needed. Record for longer, or while requests arrive"
         )
     varied = design.terms.mean(axis=0) > 0
     step = _robust(design, design.seconds, varied / varied.sum())

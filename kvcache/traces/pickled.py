@@ -33,7 +33,7 @@ def read_pickled(data: bytes, name: str) -> Iterator[TraceRequest]:
         dump = _unpickle(data, name)
         entries = dump.get("requests") if isinstance(dump, dict) else dump
         if not isinstance(entries, list):
-            raise TraceError(f"{name}: a pickle without a list of requests; expected a SGLang request dump")
+            raise TraceError(f"{name}: a pickle that contains no list of requests; expected a SGLang request dump")
         for number, entry in enumerate(entries, 1):
             yield _request(entry, f"{name}: request {number}")
     except TraceError:
@@ -70,7 +70,7 @@ class _Bounded(dict[int, Any]):
         self._left -= 1
         if self._left < 0:
             raise TraceError(
-                f"{self._file}: a SGLang dump of more than {MAX_VALUES:,} values; dump fewer requests a file"
+                f"{self._file}: a SGLang dump of more than {MAX_VALUES:,} values; dump fewer requests into a file"
             )
         return super().__getitem__(operation)
 

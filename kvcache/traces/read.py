@@ -76,7 +76,7 @@ def _unknown(keys: set[str], name: str) -> TraceError:
         return TraceError(
             f"{name}: unknown trace format; kvitals reads {known} and SGLang request dumps (docs/inputs.md)"
         )
-    absent = ", ".join(sorted(marks - keys)) or "nothing at its top level"
+    absent = ", ".join(sorted(marks - keys)) or "no data at its top level"
     return TraceError(f"{name}: unknown trace format; the nearest is {nearest}, missing: {absent} (docs/inputs.md)")
 
 
@@ -105,7 +105,7 @@ def _numbered(head: bytes, file: IO[bytes], name: str, skip: int = 0) -> Iterato
         where = f"{name}:{number}"
         if len(line) > MAX_LINE or size > MAX_BYTES:
             raise TraceError(
-                f"{where}: more than {MAX_LINE >> 20} MB in a line or {MAX_BYTES >> 30} GB in all; split it"
+                f"{where}: more than {MAX_LINE >> 20} MB on one line or {MAX_BYTES >> 30} GB in all; split it"
             )
         if line.strip() and number > skip:
             yield where, line

@@ -67,7 +67,9 @@ class TraceFacts:
         else:
             parts.append(f"blocks of {self.block_size} tokens, from {self.block_size_from}")
         if self.agreement is not None and self.agreement < 1:
-            parts.append(f"{self.agreement:.1%} of requests have as many ids as blocks of that size")
+            parts.append(
+                f"{self.agreement:.1%} of requests have as many ids as their length gives with that block size"
+            )
         if self.estimated_tokens:
             parts.append("tokens estimated as 4 bytes of text each")
         if self.sessions:
@@ -119,13 +121,13 @@ class TraceCollector:
         """Add one request. Raises TraceError."""
         if request.time is not None:
             if not (isfinite(request.time) and abs(request.time) <= 1e20):
-                raise TraceError(
-                    f"{self._name}: request {len(self) + 1} has the time {request.time}: not a number of use"
-                )
+                raise TraceError(f"{self._name}: request {len(self) + 1} has an unusable time {request.time}")
             self._timed += 1
             self._fractions += request.time % 1 != 0
         if not 0 <= request.tokens <= MAX_TOKENS:
-            raise TraceError(f"{self._name}: request {len(self) + 1} has {request.tokens} tokens: not a length")
+            raise TraceError(
+                f"{self._name}: request {len(self) + 1} has an impossible length of {request.tokens} tokens"
+            )
         self._times.append(0.0 if request.time is None else request.time)
         output = UNKNOWN if request.output is None else request.output
         session = UNKNOWN
@@ -185,8 +187,8 @@ class TraceCollector:
             return "none"
         if self._timed < len(self):
             raise TraceError(
-                f"{self._name}: {len(self) - self._timed:,} of {len(self):,} requests have no time;"
-                " remove them or the times of the others"
+                f"{self._name}: {len(self) - self._timed:,} of {len(self):,} requests have no time; remove "
+                f"these requests, or remove the times of the others"
             )
         return "s" if units.time_unit == "ms" and self._fractions * 2 > len(self) else units.time_unit
 
@@ -196,7 +198,8 @@ class TraceCollector:
         """The tokens of a block, where they are from, and the share of requests that agree."""
         if stated is not None and not 1 <= stated <= MAX_BLOCK_SIZE:
             raise TraceError(
-                f"{self._name}: blocks of {stated} tokens: a block has at least one and at most {MAX_BLOCK_SIZE:,}"
+                f"{self._name}: blocks of {stated} tokens: a block has at least one token and at most "
+                f"{MAX_BLOCK_SIZE:,}"
             )
         if units.block_size is None:
             return None, "", None
@@ -213,8 +216,8 @@ class TraceCollector:
         size, share = infer_block_size(tokens, ids, units.block_size)
         if share < AGREEMENT:
             raise TraceError(
-                f"{self._name}: ids and lengths agree with no block size (best: {size} tokens, {share:.0%} of"
-                " requests); state it with --block-size TOKENS"
+                f"{self._name}: ids and lengths fit no block size (best: {size} tokens, {share:.0%} of "
+                f"requests); state it with --block-size TOKENS"
             )
         return size, "ids against lengths", share
 

@@ -156,22 +156,22 @@ def failure(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
     """What a failure means and what to do about it."""
     code = _code(error)
     if isinstance(error, FileRefusedError | IsADirectoryError):
-        return HistoryError("io_error", f"{path} is not a regular file: move it away, or name another directory")
+        return HistoryError("io_error", f"{path} is not a regular file: move it away, or choose another directory")
     if code == sqlite3.SQLITE_FULL or (isinstance(error, OSError) and error.errno in (28, 122)):
         return HistoryError(
-            "disk_full", f"the disk of {path.parent} is full: make room there, history goes on by itself"
+            "disk_full", f"the disk of {path.parent} is full: free space there, and history then continues by itself"
         )
     if code in _CORRUPT:
         return HistoryError("corrupt", f"{path} is damaged ({error}): the agent renames it and starts a new file")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return HistoryError("busy", f"{path} is being written by another process: try again")
+        return HistoryError("busy", f"another process is writing {path}: try again")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH) or (
         isinstance(error, PermissionError)
     ):
         return HistoryError(
             "permission", f"{path} cannot be opened ({error}): give this user the directory {path.parent}"
         )
-    return HistoryError("io_error", f"{path}: {error}: look at the disk and its mount")
+    return HistoryError("io_error", f"{path}: {error}: check the disk and its mount")
 
 
 def size_of(path: Path) -> int:
@@ -193,12 +193,12 @@ def _checked(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if application != APPLICATION:
-            raise HistoryError("not_ours", f"{path} is no history of kvitals")
+            raise HistoryError("not_ours", f"{path} is not a kvitals history")
         if version > VERSION:
             raise _newer(path, version)
         if version < VERSION:
             raise HistoryError(
-                "older_version", f"{path} is of version {version}: start the agent once to upgrade it to {VERSION}"
+                "older_version", f"{path} has version {version}: start the agent once to upgrade it to {VERSION}"
             )
     except BaseException:
         connection.close()
@@ -209,8 +209,8 @@ def _checked(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
 def _newer(path: Path, version: int) -> HistoryError:
     return HistoryError(
         "newer_version",
-        f"{path} was written by a newer kvitals (version {version}, this one knows {VERSION}): use that one, or move"
-        " the file away",
+        f"{path} was written by a newer kvitals (version {version}, this one knows {VERSION}): use the newer "
+        f"kvitals, or move the file away",
     )
 
 
@@ -219,7 +219,7 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     is_new = version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application != APPLICATION and not is_new:
-        raise HistoryError("not_ours", f"{path} is no history of kvitals: move it away, or choose another directory")
+        raise HistoryError("not_ours", f"{path} is not a kvitals history: move it away, or choose another directory")
     if version > VERSION:
         raise _newer(path, version)
     if version == VERSION:

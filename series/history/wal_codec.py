@@ -120,7 +120,7 @@ def _unpack(data: bytes) -> _Tick:
         at += size
     times, counts, series, values = columns
     if at != len(raw) or not rows or int(counts.sum()) != changes:
-        raise DamagedError("a tick that does not add up")
+        raise DamagedError("a tick whose parts do not add up")
     return _Tick(np.repeat(heads[:, 0], heads[:, 1]), times, counts, np.cumsum(series, dtype=np.uint32), values)
 
 

@@ -251,8 +251,8 @@ class History:
             self._room = False
             raise HistoryError(
                 "disk_low",
-                f"{free >> 20} MB are free on the disk of {directory}, and {least >> 20} MB are left to others: make"
-                " room there, history goes on by itself",
+                f"the disk of {directory} has {free >> 20} MB free, and history leaves {least >> 20} MB to "
+                f"others: free space there, and history then continues by itself",
             )
         self._room = True
 
@@ -277,7 +277,7 @@ class History:
         for suffix in ("", "-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
                 self.path.with_name(FILE + suffix).rename(self.path.with_name(name + suffix))
-        self._tell(f"history: {self.path} is damaged ({why}); it is set aside as {name}, and a new one is begun")
+        self._tell(f"history: {self.path} is damaged ({why}); it is set aside as {name}, and a new one is started")
         self._say(set_aside=name, oldest=None, committed=None)
         self._attempt(self._open)
 
@@ -368,7 +368,7 @@ def _locked(path: Path) -> int:
         return lock_file(path)
     except FileInUseError:
         raise HistoryError(
-            "in_use", f"another agent writes its history in {path.parent}: give this one another directory"
+            "in_use", f"another agent writes its history in {path.parent}: give this agent another directory"
         ) from None
 
 

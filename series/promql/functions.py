@@ -181,6 +181,8 @@ def _label_join(labels: LabelSets, texts: tuple[str, ...], budget: QueryBudget) 
 def _with(labels: Labels, name: str, value: str, budget: QueryBudget) -> Labels:
     """The labels with another one. Eight bytes cost as much of the budget as a sample, which takes as many."""
     if len(value) > MAX_LABEL_CHARACTERS:
-        raise PromQLError(f"the label {name} would have {len(value)} characters, {MAX_LABEL_CHARACTERS} are allowed")
+        raise PromQLError(
+            f"the label {name} would have {len(value)} characters, but only {MAX_LABEL_CHARACTERS} are allowed"
+        )
     budget.take(len(value) * (1 if value.isascii() else 4) // 8)  # Python keeps up to four bytes for each character
     return Labels({**labels, name: value})

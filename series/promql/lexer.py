@@ -55,7 +55,7 @@ def tokenize(text: str, length: int = MAX_LENGTH) -> list[Token]:
     """
     most = MAX_TOKENS * max(1, length // MAX_LENGTH)
     if len(text) > length:
-        raise PromQLError(f"the query has {len(text)} characters; {length} are allowed: split it")
+        raise PromQLError(f"the query has {len(text)} characters, but only {length} are allowed: split it")
     if (half := _SURROGATE.search(text)) is not None:
         raise PromQLError("the query has half of a surrogate pair: write whole characters", offset=half.start())
     tokens: list[Token] = []

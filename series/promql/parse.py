@@ -74,7 +74,7 @@ def _check_words(tokens: list[Token]) -> None:
         elif token.kind == "duration" and before.text.lower() != "offset":
             signed = before.text in ("-", "+") and i > 1 and tokens[i - 2].text.lower() == "offset"
             if not signed:
-                raise PromQLError(f"the duration {token.text} stands where none can", offset=token.offset)
+                raise PromQLError(f"the duration {token.text} is not allowed here", offset=token.offset)
         elif token.kind == "number" and before.text.lower() == "offset":
             raise PromQLError(f"an offset needs a unit, as in {token.text}s", offset=token.offset)
         elif token.kind == "name" and before.text.lower() == "offset":

@@ -38,7 +38,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
             return "$"
         if name not in values:
             known = " ".join(f"${k}" for k in sorted(values)) or "none"
-            raise PromQLError(f"no value for ${name}; there are: {known}", offset=found.start())
+            raise PromQLError(f"no value for ${name}; known names: {known}", offset=found.start())
         return values[name]
 
     return _PARAMETER.sub(value, text)

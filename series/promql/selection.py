@@ -56,7 +56,7 @@ def select(
             blocks.append(block)
     total = sum(len(b.labels) for b in blocks)
     if total > budget.series:
-        raise PromQLError(f"a selector finds {total} series and {budget.series} are allowed: add matchers to it")
+        raise PromQLError(f"a selector finds {total} series, but only {budget.series} are allowed: add matchers to it")
     return blocks if len(blocks) < 2 else _unique(blocks, total)
 
 

@@ -256,7 +256,7 @@ def test_a_password_keeps_others_out(driver: webdriver.Chrome, tmp_path: Path) -
         assert "One tenant" not in text_of(driver)
         assert "Timeline" not in text_of(driver)
         driver.find_element(By.CSS_SELECTOR, "input[type='password']").send_keys("wrong" + Keys.ENTER)
-        wait_for(driver, "That is not the password.")
+        wait_for(driver, "The password is wrong.")
         field = driver.find_element(By.CSS_SELECTOR, "input[type='password']")
         field.send_keys(Keys.CONTROL, "a")
         field.send_keys("hunter2" + Keys.ENTER)

@@ -145,11 +145,11 @@ async def test_an_agent_tells_by_its_url_what_its_history_does(
 
 async def test_who_has_no_change_to_tell_of_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     def none() -> bytes:
-        raise NoChangeError("history has no change of an engine's configuration")
+        raise NoChangeError("history contains no change of an engine's configuration")
 
     quiet = build_app(ApiParts(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, since_change=none))
     other = build_app(ApiParts(Window(60, 10), {}, findings=lambda: None, ready=lambda: True))
-    for app, message in ((quiet, "history has no change"), (other, "keeps no history")):
+    for app, message in ((quiet, "history contains no change"), (other, "keeps no history")):
         async with TestServer(app) as server:
             code, _, err = await asyncio.to_thread(at, str(server.make_url("/")), capsys)
         assert (code, message in err) == (2, True), err

@@ -39,7 +39,7 @@ def test_its_totals_are_those_of_the_numbers(reviewed: tuple[Made, Review, Path]
 def test_what_was_not_watched_is_said(reviewed: tuple[Made, Review, Path]) -> None:
     _, review, _ = reviewed
     assert [one.who for one in review.happened if one.text == "not seen any more"] == ["10.0.0.3:8000"]
-    assert "no alerts of the generated rules" in review.incidents.missing
+    assert "no alerts from the generated rules" in review.incidents.missing
 
 
 def test_each_document_is_there(reviewed: tuple[Made, Review, Path]) -> None:

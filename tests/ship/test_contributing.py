@@ -79,7 +79,7 @@ def test_each_command_does_what_the_guide_says(followed: Followed) -> None:
         wanted = {"kvitals rules lint rules.d": 1}.get(command, 1 if command.startswith("kvitals triage") else 0)
         assert came.returncode == wanted, f"{command}\n{came.stdout}\n{came.stderr}"
     problems = done["kvitals rules lint rules.d"].stdout.splitlines()[:-1]
-    assert problems and all("still the example's" in line for line in problems)
+    assert problems and all("still has the text of the example" in line for line in problems)
 
 
 def test_two_files_are_all_that_is_edited(followed: Followed) -> None:

@@ -110,7 +110,7 @@ def test_what_an_agent_does_not_have_is_none(method: str) -> None:
 )
 def test_an_agent_of_another_version(method: str, path: str, body: bytes) -> None:
     with answering({"status/buildinfo": (200, BUILD), path: (200, body)}) as url:
-        with pytest.raises(OtherVersionError, match="the same version of kvitals on both sides"):
+        with pytest.raises(OtherVersionError, match="the same kvitals version on both sides"):
             getattr(AgentClient(url), method)()
         assert AgentClient(url).version() == "0.1.0"
 

@@ -281,8 +281,8 @@ def test_bad_config_files_say_nothing(config: bytes) -> None:
         ("--uds /run/vllm.sock", "Unix socket"),
         ("--headless", "headless"),
         ("--grpc", "gRPC"),
-        ("--host evil.example", "no address of this node"),
-        ("--host 169.254.169.254", "no address of this node"),
+        ("--host evil.example", "not an address of this node"),
+        ("--host 169.254.169.254", "not an address of this node"),
     ],
 )
 def test_what_cannot_be_scraped_is_said(flags: str, note: str) -> None:
@@ -355,8 +355,8 @@ class TestBehind:
             ("http://example.com:8201", "not on this node"),
             ("http://127.0.0.1:99999", "not on this node"),
             ("127.0.0.1", "not on this node"),
-            ("http://127.0.0.1:8300", "nothing of this node listens on port 8300"),
-            ("http://127.0.0.1:8202", "no engine that kvitals knows"),
+            ("http://127.0.0.1:8300", "no process on this node listens on port 8300"),
+            ("http://127.0.0.1:8202", "not an engine that kvitals knows"),
             ("http://127.0.0.1:8203", "another user"),
         ],
     )

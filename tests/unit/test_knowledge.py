@@ -204,7 +204,7 @@ CHANGES = {
     "low certainty": ("kind: cause", "kind: cause\ncertainty: low", "7: certainty below high needs `certainty_why`"),
     "broken YAML": ("title: Too", 'title: "Too', r"\d+: not valid YAML"),
     "an alias": ("title: Too many requests wait", "title: &a Too\nalias_of: *a", "4: YAML aliases"),
-    "another file's name": ("name: too-many-wait", "name: queue-long", "1: .*must be OWN01-queue-long.yaml"),
+    "another file's name": ("name: too-many-wait", "name: queue-long", "1: .*needs the name OWN01-queue-long.yaml"),
 }  # fmt: skip
 
 

@@ -62,14 +62,14 @@ def test_a_recording_without_requests_has_an_empty_table() -> None:
 
 
 def test_a_table_that_is_not_there_is_named_with_those_that_are(document: kvitals.Triage) -> None:
-    with pytest.raises(UsageError, match="no table 'levers': this has findings, evidence"):
+    with pytest.raises(UsageError, match="no table 'levers': the tables are findings, evidence"):
         kvitals.frame(document, "levers")
 
 
 def test_arguments_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(UsageError, match="give one source, or prometheus=URL"):
         kvitals.triage()
-    with pytest.raises(UsageError, match="a live triage is of now"):
+    with pytest.raises(UsageError, match="a live triage shows only the present"):
         kvitals.triage("http://127.0.0.1:9", at=1.0)
     with pytest.raises(UsageError, match="give one source, or prometheus=URL"):
         kvitals.review("history", prometheus="http://127.0.0.1:9")

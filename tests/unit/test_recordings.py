@@ -176,7 +176,7 @@ def test_garbage_never_crashes(tail: bytes) -> None:
         (lambda data: b"", "is empty"),
         (lambda data: data.replace(b"\r\n", b"\n", 1), "not a kvitals capture"),
         (lambda data: data[:8] + b"\x02\x00" + data[10:], "upgrade kvitals"),
-        (lambda data: data[:12] + b"\xff\xff\xff\xff" + data[16:], "is the most"),
+        (lambda data: data[:12] + b"\xff\xff\xff\xff" + data[16:], "at most"),
         (lambda data: data[:30] + b"\x00" + data[31:], "fails its checksum"),
         (lambda data: data[:15], "truncated"),
     ],
@@ -215,9 +215,9 @@ def test_unusable_meta_leaves_no_file(path: Path, meta: dict[str, object]) -> No
 
 def test_unusable_records_are_refused_when_written(path: Path) -> None:
     with CaptureWriter(path, version="0") as writer:
-        with pytest.raises(CaptureError, match="no usable time"):
+        with pytest.raises(CaptureError, match="an unusable time"):
             writer.write(record(float("nan")))
-        with pytest.raises(CaptureError, match="is the most"):
+        with pytest.raises(CaptureError, match="at most"):
             writer.write(record(0.0, bytes(recordings.MAX_RECORD_BYTES)))
         writer.write(record(1.0))
     assert read(path.read_bytes()) == ([record(1.0)], None)
@@ -301,4 +301,4 @@ def test_a_missing_chunk_is_noticed(path: Path) -> None:
     mark = struct.pack("<I", recordings._CHUNK)
     second = data.index(mark, data.index(mark) + 1)
     _, problem = read(data[: data.index(mark)] + data[second:])
-    assert problem is not None and "counts other records" in problem
+    assert problem is not None and "states another number of records" in problem

@@ -29,10 +29,10 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
         "--block-size",
         type=int,
         metavar="TOKENS",
-        help="tokens a block of the trace's ids (default: from ids and lengths)",
+        help="tokens per block of the trace's ids (default: from ids and lengths)",
     )
     parser.add_argument(
-        "--today", metavar="SIZE", help="what one node has today, in blocks or tokens (58594, 30000000t)"
+        "--today", metavar="SIZE", help="today's capacity of one node, in blocks or tokens (58594, 30000000t)"
     )
     parser.add_argument(
         "--sample", type=float, default=1.0, metavar="SHARE", help="share of blocks to replay, with lru only (1)"
@@ -69,7 +69,7 @@ def _named(args: argparse.Namespace) -> argparse.Namespace:
 def _of_ledger(args: argparse.Namespace) -> Lookups:
     """The look-ups of a recording or of an agent, and the blocks of its largest engine."""
     if args.capture is None and args.agent is None:
-        raise UsageError("name lookups to replay: a recording, a trace file or the URL of an agent")
+        raise UsageError("name the lookups to replay: a recording, a trace file or the URL of an agent")
     if args.capture is not None:
         return recorded_lookups(args.capture)
     return agent_lookups(parse_url(args.agent, "--agent:"))
@@ -101,7 +101,9 @@ def head(of: Lookups, console: Console) -> None:
         f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up"
     )
     share = "an unknown share" if accesses.observed is None else f"{accesses.observed:.0%}"
-    console.print(f"observed: {share} of lookups ({accesses.learned or 'nothing is known of the rest'})", style="dim")
+    console.print(
+        f"observed: {share} of lookups ({accesses.learned or 'nothing is known about the others'})", style="dim"
+    )
     if (hit := of.recorded_hit_rate) is not None:
-        console.print(f"hit when recorded: {hit:.2%}, to be compared with today's size below")
+        console.print(f"hit rate when recorded: {hit:.2%}; compare it with today's size below")
     console.print()

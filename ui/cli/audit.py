@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         found = audits(of.ask, of.start, of.end, step_of(of.gap), told, general)
         begun = starts(of.ask, of.start, of.end)
     if not found:
-        raise UsageError(f"{of.name} has no time to first token of any engine")
+        raise UsageError(f"{of.name} reports no time to first token for any engine")
 
     def show_all(console: Console) -> None:
         console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim")
@@ -74,7 +74,7 @@ def show(audit: Audit, needed: float | None, console: Console) -> None:
         print_hanging(f"  not known: {audit.missing}.", console, 4, "yellow")
         return
     console.print(
-        f"  p99 of first tokens came to pass {render(audit.objective, 'seconds')} {len(audit.misses)} times.",
+        f"  p99 of first tokens exceeded {render(audit.objective, 'seconds')} {len(audit.misses)} times.",
     )
     table = Table(box=None, padding=(0, 3, 0, 0))
     table.add_column("  moved before", no_wrap=True)
@@ -103,10 +103,10 @@ def _in_time(lead: Lead, needed: float | None) -> str:
 def _started(begun: Sequence[Ready]) -> str:
     needed = total(begun)
     if needed is None:
-        return "Ready time: unknown, no start of an engine was seen from its process to its first token."
+        return "Ready time: unknown, because no start of an engine was observed from its process to its first token."
     load = statistics.median(one.load for one in begun)
     return (
-        f"Ready time: {render(needed, 'seconds')} from the process to its first token, {render(load, 'seconds')} of it"
-        f" until it answers; the median of {len(begun)} starts, to the quarter of a minute. A machine and an image take"
-        " theirs before."
+        f"Ready time: {render(needed, 'seconds')} from the process to its first token; "
+        f"{render(load, 'seconds')} of it until the engine answers. Median of {len(begun)} starts, with a "
+        f"resolution of 15 s. Starting a machine and pulling an image take more time before that."
     )

@@ -86,7 +86,7 @@ def _show(known: CacheReport, source: str, console: Console) -> None:
         show(known, console)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
-            f"{source} reports what this version cannot read: use the agent's version of kvitals"
+            f"{source} reports data that this version cannot read: use the agent's version of kvitals"
         ) from error
 
 
@@ -143,7 +143,7 @@ def _headline(known: CacheReport) -> Text:
             style="bold yellow",
         )
     if "unknown" in states:
-        return Text("? Too little of the cache is known yet to calculate losses.", style="bold yellow")
+        return Text("? Too little of the cache is observed yet to calculate losses.", style="bold yellow")
     if lost:
         return Text(f"✓ No cascade; {short(lost)} tokens were evicted and recomputed.", style="bold green")
     return Text("✓ No evicted block was recomputed.", style="bold green")
@@ -191,7 +191,7 @@ def _cascade(one: Mapping[str, Any], names: Mapping[str, str], console: Console)
     began = one["began"]
     now = max([onset["said"] for onset in one["stages"]] + [one["ended"] or 0.0])
     span = max(now - began, 1.0)
-    state = {"open": "goes on", "cut": "cut off: the cache was emptied or nothing was heard"}.get(one["state"], "")
+    state = {"open": "goes on", "cut": "ended early: the cache was emptied or events stopped"}.get(one["state"], "")
     head = Text(f"  CASCADE  stage {one['stage']} of 5  ", style="bold")
     head.append(f"{moment(began)}, {seconds(span)}{f'; {state}' if state else ''}", style="" if not state else "yellow")
     print_hanging(head, console, 11)
@@ -246,7 +246,7 @@ def _blame(engine: Mapping[str, Any], names: Mapping[str, str], console: Console
     console.print()
     title = Text("  WHO PAID FOR WHOM", style="bold")
     title.append(
-        f"  tokens that a row lost to a column's blocks; both known for {_percent(known)}", style="not bold dim"
+        f"  tokens of a row that were lost to a column's blocks; both known for {_percent(known)}", style="not bold dim"
     )
     print_hanging(title, console, 4)
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -313,7 +313,7 @@ def _tenants(known: CacheReport, console: Console) -> None:
 
 def _switch_on(known: Knowledge, console: Console) -> None:
     console.print("No engine reports KV events, so the contents of the cache are unknown.")
-    console.print("A flag enables them, after a restart of the engine (docs/kv-events.md):")
+    console.print("A flag enables KV events, after a restart of the engine (docs/kv-events.md):")
     for setting in known.levers["kv-events-replay"].settings:
         print_to_copy(f"  {setting.system:<8}{setting.flag} {' '.join(setting.value.split())}", console)
 

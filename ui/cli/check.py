@@ -65,7 +65,7 @@ _EXIT = {True: EXIT_HEALTHY, False: EXIT_FINDINGS, None: EXIT_UNKNOWN}
 def add(commands: Any) -> None:
     parser = commands.add_parser("check")
     parser.add_argument(
-        "source", nargs="*", metavar="URL|FILE", help="engines, or one recording; none: the engines on this node"
+        "source", nargs="*", metavar="URL|FILE", help="engines, or one recording; default: the engines on this node"
     )
     parser.add_argument(
         "--for",
@@ -74,7 +74,7 @@ def add(commands: Any) -> None:
         help="time to observe engines (3s); of a recording: its last TIME",
     )
     add_output_options(parser, "the inspection")
-    parser.add_argument("--schema", action="store_true", help="the JSON schema of --json, and nothing else")
+    parser.add_argument("--schema", action="store_true", help="print only the JSON schema of --json")
     parser.add_argument("-v", "--verbose", action="store_true", help="every family and fact, not only the missing ones")
     add_judging_options(parser)
     prometheus.add_options(parser)
@@ -105,7 +105,7 @@ async def _live(args: argparse.Namespace) -> int:
     seconds = parse_duration(args.look or LIVE, "--for")
     if len(args.source) == 1 and await is_agent(parse_url(args.source[0])):
         raise UsageError(
-            f"{args.source[0]} is a kvitals agent, and check reads engines. Name the engines, as in kvitals check"
+            f"{args.source[0]} is a kvitals agent, but check reads engines. Name the engines, as in kvitals check"
             " http://127.0.0.1:8000, or run kvitals check without a URL on the agent's node."
         )
     async with Collector(setup(args), args.source) as collector:
@@ -223,7 +223,7 @@ def _facts(target: InspectedTarget, console: Console, verbose: bool) -> None:
     ]
     if wanted:
         given = f"`facts = {{{', '.join(f'{name} = N' for name in wanted)}}}` under [[target]] in kvitals.toml"
-        console.print(f"  not known: {', '.join(wanted)}; give them as {given}")
+        console.print(f"  unknown: {', '.join(wanted)}; give them as {given}")
     if not verbose:
         return
     table = Table.grid(padding=(0, 2))
@@ -249,6 +249,6 @@ def _verdict(inspection: Inspection) -> Text:
     if inspection.ok is None:
         return Text("No target could be read.", "bold red")
     if inspection.ok:
-        return Text("Nothing is wrong with the telemetry that is on.", "bold green")
+        return Text("The telemetry that is on has no defects.", "bold green")
     bad = [target.engine for target in inspection.targets if any(problem.defect for problem in target.problems)]
-    return Text(f"Something is wrong with the telemetry of {', '.join(bad)}.", "bold red")
+    return Text(f"The telemetry of {', '.join(bad)} has defects.", "bold red")

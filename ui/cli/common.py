@@ -55,9 +55,9 @@ def recordings(sources: Sequence[str]) -> list[Path]:
     """The recording that is asked about, or none. Raises UsageError where something stands beside it."""
     files = [Path(source) for source in sources if is_recording(source)]
     if files and len(sources) > 1:
-        raise UsageError("one recording at a time, and no URL beside it")
+        raise UsageError("give one recording, without URLs")
     if lost := next((source for source in sources if not files and _is_nothing(source)), None):
-        raise UsageError(f"{lost}: no such file, and no host of that name; a URL is as http://127.0.0.1:8000")
+        raise UsageError(f"{lost}: no file and no host has that name; write a URL such as http://127.0.0.1:8000")
     return files
 
 
@@ -79,7 +79,7 @@ def add_rules_option(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="a directory with rules of your own",
+        help="a directory with your own rules",
     )
 
 

@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--for", dest="seconds", default="12s", metavar="TIME", help="time to observe live engines (default: 12s)"
     )
-    add_output_options(parser, "both documents and the rows that are shown")
+    add_output_options(parser, "both documents and the rows of the table")
     parser.add_argument("--all", action="store_true", help="every signal, including those that hardly differ")
     add_judging_options(parser)
     parser.set_defaults(do=do)
@@ -68,9 +68,9 @@ def do(args: argparse.Namespace) -> int:
         if shown:
             print_table(_table(shown), console, DISPENSABLE)
         else:
-            console.print("No signal differs by a tenth or more. All of them: --all")
+            console.print("No signal differs by 10 % or more. All of them: --all")
         if len(rows) > len(shown):
-            console.print(f"{len(rows) - len(shown)} more signals differ by a tenth or more: --all", style="dim")
+            console.print(f"{len(rows) - len(shown)} more signals differ by 10 % or more: --all", style="dim")
 
     def encode() -> str:
         documents = {letter: json.loads(encode_triage(side.document)) for letter, side in zip("AB", sides, strict=True)}

@@ -51,7 +51,9 @@ def add(commands: Any) -> None:
     )
     first.add_argument("--force", action="store_true", help="replace a file that exists")
     first.set_defaults(do=init)
-    checked = sub.add_parser("check", help="whether a file is valid, what each target is, which ones are unreachable")
+    checked = sub.add_parser(
+        "check", help="check whether a file is valid, what each target is, and which targets are unreachable"
+    )
     checked.add_argument("file", nargs="?", type=Path, metavar="FILE", help="kvitals.toml (default: the usual places)")
     checked.add_argument(
         "--for",
@@ -71,7 +73,7 @@ def init(args: argparse.Namespace) -> int:
         return EXIT_HEALTHY
     path = Path(args.out)
     if path.exists() and not args.force:
-        raise UsageError(f"{path} exists; choose another --out, or --force replaces it")
+        raise UsageError(f"{path} exists; choose another --out, or replace it with --force")
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -89,7 +91,7 @@ def check(args: argparse.Namespace) -> int:
     seconds = parse_duration(args.seconds, "--for")
     path = args.file or find()
     if path is None:
-        raise UsageError("no kvitals.toml in the usual places; name one, or write one with `kvitals init`")
+        raise UsageError("no kvitals.toml in the usual places; give its path, or write one with `kvitals init`")
     if problem := file_problem(path):
         raise UsageError(f"{path}: {problem}; `kvitals init --out FILE` writes one")
     try:
@@ -153,7 +155,9 @@ def _print_targets(
         console.print(Padding(Text(note, style="dim"), (0, 0, 0, 2)))
     if complaints:
         console.print(
-            Text(f"{len(complaints)} of {len(complaints) + len(up)} targets unreachable or not readable.", "bold red")
+            Text(
+                f"{len(complaints)} of {len(complaints) + len(up)} targets are unreachable or not readable.", "bold red"
+            )
         )
     else:
         console.print(Text("Every target answers.", style="bold green"))

@@ -27,7 +27,7 @@ def add_source(parser: argparse.ArgumentParser, none: str = "the history of this
         "source",
         nargs="?",
         metavar="URL|DIR|FILE",
-        help=f"a kvitals agent, the directory of a history, a recording; none: {none}",
+        help=f"a kvitals agent, the directory of a history, or a recording; without a source: {none}",
     )
     parser.add_argument(
         "--history", action="store_true", help="the history of this node's agent, also if it is stopped"
@@ -61,7 +61,7 @@ def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[Ti
     file = history_file(path, chosen.config)
     if not file.exists():
         at = agent_of(chosen.config)
-        raise UsageError(f"no history at {file}: `kvitals run` keeps one; an agent elsewhere is asked by URL ({at})")
+        raise UsageError(f"no history at {file}: `kvitals run` keeps one; for an agent elsewhere give its URL ({at})")
     return timeseries_sources.of_history(file, start, end)
 
 

@@ -78,7 +78,7 @@ def _enough(rows: Sequence[ReplayRow], of: Lookups) -> list[str]:
     """How much memory is enough, and what today's misses."""
     attainable = rows[-1].token_hit_rate
     if not attainable:
-        return ["No prompt begins like an earlier one, so no cache would have a hit."]
+        return ["No prompt begins like an earlier prompt, so no cache would have a hit."]
     sizes = [row for row in rows if row.capacity_blocks is not None]
     told = []
     for share in (0.5, 0.9):
@@ -86,10 +86,11 @@ def _enough(rows: Sequence[ReplayRow], of: Lookups) -> list[str]:
         if least is not None:
             tokens = short(least * of.accesses.block_size)
             told.append(
-                f"{share:.0%} of what is attainable ({attainable:.2%}) takes some {least:,} blocks, {tokens} tokens."
+                f"{share:.0%} of the attainable rate ({attainable:.2%}) needs about {least:,} blocks, {tokens} tokens."
             )
     told += [
-        f"Today's {row.capacity_blocks:,} blocks reach {floored_percent(row.token_hit_rate / attainable)} of it."
+        f"Today's {row.capacity_blocks:,} blocks reach {floored_percent(row.token_hit_rate / attainable)} of "
+        f"the attainable rate."
         for row in sizes
         if row.capacity_blocks == of.today
     ]

@@ -24,7 +24,7 @@ from kvitals.ui.cli.common import (
 from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
 DESCRIPTION = """\
-Writes files for Prometheus, Alertmanager and Grafana, with your names and addresses. Nothing needs an edit afterwards.
+Writes files for Prometheus, Alertmanager and Grafana, with your names and addresses. You need no edit afterwards.
 
 boards        boards/*.json for a folder that Grafana provisions, boards-import/*.json for import by hand (Grafana asks
               for the data source), and provisioning/ for Grafana
@@ -80,7 +80,7 @@ def add(commands: Any) -> None:
         "--scrape-interval",
         default="5s",
         metavar="TIME",
-        help="interval of your Prometheus; a window is eight of it (5s)",
+        help="interval of your Prometheus; a window is at least eight of it (5s)",
     )
     parser.add_argument(
         "--slo", action="append", default=[], metavar="NAME=TIME",
@@ -113,7 +113,8 @@ def do(args: argparse.Namespace) -> int:
         )
     if args.rules and {"boards", "mixin"} & set(args.what):
         status_console().print(
-            "The boards show the rules that ship; `python -m kvitals.dashboards.generate --rules` draws your own, too.",
+            "The boards show only the rules that ship with kvitals; `python -m kvitals.dashboards.generate "
+            "--rules` adds your own.",
             style="yellow",
         )
     return 0

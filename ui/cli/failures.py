@@ -46,7 +46,7 @@ def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, AgentError | ServerError | NoEngineError):
         return str(error), EXIT_UNKNOWN
     if isinstance(error, PromQLError):  # the knowledge's own queries are right, so one met a limit
-        return f"not judged, perhaps because the machine is too busy: {error}", EXIT_UNKNOWN
+        return f"not diagnosed, perhaps because the machine is too busy: {error}", EXIT_UNKNOWN
     if isinstance(error, PermissionError):
         where = error.filename or error
         return f"{where}: permission denied; run as a user who may read it", EXIT_BAD_USE

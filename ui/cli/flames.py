@@ -45,8 +45,8 @@ def _head(flame: FirstTokenFlame) -> str:
     each = seconds(flame.seconds / flame.requests) if flame.requests else "unknown"
     without = f", {flame.without} others had none" if flame.without else ""
     return (
-        f"{flame.requests} requests waited {seconds(flame.seconds)} for their first tokens, {each} each{without};"
-        f" ended {moment(flame.start)} to {moment(flame.end)}"
+        f"{flame.requests} requests waited {seconds(flame.seconds)} for their first tokens, {each} "
+        f"each{without}; they ended from {moment(flame.start)} to {moment(flame.end)}"
     )
 
 

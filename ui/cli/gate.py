@@ -77,20 +77,22 @@ def do(args: argparse.Namespace) -> int:
 
 
 def _add_play(actions: Any) -> None:
-    play = actions.add_parser("play", help="play incidents against a candidate: exit code 1 where one returns")
+    play = actions.add_parser("play", help="play incidents against a candidate: exit code 1 if an incident returns")
     play.add_argument("incidents", nargs="+", type=Path, metavar="INCIDENT", help=".kvcap, extracted load, directory")
-    play.add_argument("--against", required=True, metavar="URL", help="the candidate: an engine without other load")
-    play.add_argument("--model", default="", metavar="NAME", help="model to request (default: the first it lists)")
+    play.add_argument(
+        "--against", required=True, metavar="URL", help="the candidate: an engine that serves no other requests"
+    )
+    play.add_argument(
+        "--model", default="", metavar="NAME", help="model to request (default: the first that the engine lists)"
+    )
     play.add_argument(
         "--for",
         dest="most",
         default="10m",
         metavar="TIME",
-        help="longest time to play: the last part of an incident (10m)",
+        help="longest time to play; plays the last part of an incident (10m)",
     )
-    play.add_argument(
-        "--concurrency", type=int, default=256, metavar="N", help="requests at the same time, at most (256)"
-    )
+    play.add_argument("--concurrency", type=int, default=256, metavar="N", help="most requests at the same time (256)")
     play.add_argument("--keep", type=Path, metavar="DIR", help="directory to keep the candidate's recordings in")
     play.add_argument("--dry-run", action="store_true", help="print the requests without sending them")
     add_output_options(play, "the report of the gate")
@@ -174,7 +176,7 @@ def _statement(incident: RecordedIncident | GateAnswer, limits: PlayLimits) -> s
 def _title(report: GateReport) -> str:
     returned, other = report.count("returns"), report.count("other cause")
     unknown, total = report.count("not judged"), len(report.incidents)
-    return f"{returned} of {total} incidents return, {other} meet another cause, {unknown} not judged"
+    return f"{returned} of {total} incidents return, {other} show another cause, {unknown} not judged"
 
 
 def _show(report: GateReport, console: Console) -> None:
@@ -252,6 +254,9 @@ def _summary(load: ExtractedLoad, form: str) -> Iterator[str]:
     if load.left_out:
         yield f"{load.left_out} requests are left out: the engine refused them, and their token counts are unknown"
     if load.truncated:
-        yield "the recording has more requests than are kept; the earliest are missing"
+        yield "the recording had more requests than kvitals keeps; the earliest are missing"
     if form == "vllm":
-        yield f"this format has no arrivals: play it with --request-rate {mean_rate(load):.2f} --disable-shuffle"
+        yield (
+            f"this format contains no arrival times: play it with --request-rate {mean_rate(load):.2f} "
+            f"--disable-shuffle"
+        )

@@ -41,12 +41,12 @@ _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 def add(commands: Any) -> None:
     parser = commands.add_parser("history")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    one = actions.add_parser("list", help="since when there is history, how much, of which families")
-    one.add_argument("--events", action="store_true", help="events and past findings instead")
+    one = actions.add_parser("list", help="start of the history, its size and its families")
+    one.add_argument("--events", action="store_true", help="list events and past findings instead")
     one.add_argument("--json", action="store_true", help="as JSON")
     _add_range(one)
     one.set_defaults(do=do_list)
-    one = actions.add_parser("export", help="samples in the format of others")
+    one = actions.add_parser("export", help="samples in the format of other programs")
     _add_range(one)
     one.add_argument("--match", metavar="SELECTOR", help="such as '{engine=\"chat-a\"}' or kvitals_kv_usage_ratio")
     one.add_argument("--format", choices=FORMATS, default="csv", help="csv, parquet, or openmetrics for promtool (csv)")
@@ -138,7 +138,7 @@ def _show(kept: _Kept, path: Path, console: Console) -> None:
         return
     console.print(f"from {moment(kept.span[0])} to {moment(kept.span[1])}")
     if kept.thinned:
-        console.print(f"a row a minute until {moment(kept.thinned)}, every row since")
+        console.print(f"one row per minute until {moment(kept.thinned)}, every row after it")
     console.print(f"{kept.events} events, {kept.findings} findings, {kept.requests} requests")
     table = Table(box=None, padding=(0, 3, 0, 0))
     table.add_column("family", no_wrap=True)
@@ -154,7 +154,7 @@ def _show(kept: _Kept, path: Path, console: Console) -> None:
         console.print(table)
     if sealed and (rest := len(kept.families) - len(sealed)):
         console.print(f"{rest} families have no sealed chunk yet: --json lists them", style="dim")
-    console.print(f"\n{_size(kept.waiting)} more wait to be sealed", style="dim")
+    console.print(f"\n{_size(kept.waiting)} more are not sealed yet", style="dim")
 
 
 def _families(connection: sqlite3.Connection) -> Iterator[_Family]:
@@ -189,7 +189,7 @@ def do_export(args: argparse.Namespace) -> int:
     matchers = _matchers(args.match)
     if args.out is None:
         if args.format == "parquet":
-            raise UsageError("parquet is no text: name a file with --out")
+            raise UsageError("parquet is a binary format: name a file with --out")
         export(reader, matchers, start, end, args.format, sys.stdout.buffer)
         return 0
     with _new_file(args.out) as out:

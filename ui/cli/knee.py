@@ -52,7 +52,7 @@ _BINDS = {
     "token_budget": "the token budget of a step",
     "deferral": "deferred (adapters, KV on its way)",
     "room": "slots or KV blocks, which one is unknown",
-    "arrival": "nothing: it works off what arrives",
+    "arrival": "nothing: the engine keeps up with the load",
     "unknown": "not told",
 }
 
@@ -67,8 +67,8 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--audit",
         action="store_true",
-        help="the scaling-signal audit which signals moved before TTFT p99 passed its objective, how long"
-        " before, and whether an engine starts in that time",
+        help="the scaling-signal audit: which signals moved before TTFT p99 exceeded its objective, how long "
+        "before, and whether an engine starts in that time",
     )
     add_output_options(parser, "every number")
     add_judging_options(parser)
@@ -104,7 +104,9 @@ def points(of: TimeseriesSource, chosen: Setup, args: argparse.Namespace) -> lis
     """The operating point of each engine, and of each pool of several."""
     step = parse_duration(args.step, "--step") if args.step else step_of(of.gap)
     if round(step / of.gap) < 2:
-        raise UsageError(f"--step {args.step}: rows are {of.gap:g} s apart, so it takes {2 * of.gap:g}s and more")
+        raise UsageError(
+            f"--step {args.step}: rows are {of.gap:g} s apart, so the step must be at least {2 * of.gap:g}s"
+        )
     start, end = steps.whole_steps(of.start, of.end, step)
     several = gather(of.ask, start, end, step)
     changed = latest_changes(of.ask, start, end, step)
@@ -160,7 +162,7 @@ def show(point: OperatingPoint, bound: Binding | None, console: Console) -> None
     if point.changed_at is not None:
         what = ", ".join(point.changed)
         when = moment(point.changed_at)
-        text = f"  The configuration changed at {when}: {what}. Only steps after it are counted."
+        text = f"  The configuration changed at {when}: {what}. Only steps after that change are counted."
         print_hanging(text, console, 4, "yellow")
     for missing in point.missing:
         print_hanging(f"  not known: {missing}.", console, 4, "yellow")
@@ -209,28 +211,29 @@ def sentences(point: OperatingPoint, bound: Binding | None) -> Iterator[str]:
     if point.knee is not None:
         knee = point.knee
         yield (
-            f"Knee at {_estimate(knee.concurrency)} requests at a time: one alone makes {knee.alone:,.4g}"
-            f" {point.unit}/s, all together at most {knee.most:,.4g}, {knee.there / knee.most:.0%} of that at the knee."
+            f"Knee at {_estimate(knee.concurrency)} requests at a time: one alone makes {knee.alone:,.4g} "
+            f"{point.unit}/s, all together at most {knee.most:,.4g}. At the knee it is "
+            f"{knee.there / knee.most:.0%} of that maximum."
         )
     if point.now is not None:
         where = ""
         if point.headroom is not None:
             where = f": {abs(point.headroom):.0%} {'below' if point.headroom >= 0 else 'beyond'} the knee"
         last = render(max(NOW_SECONDS, point.step), "seconds")
-        yield f"Now {point.now:.1f} at a time, the mean of the last {last}{where}."
+        yield f"Now {point.now:.1f} at a time, mean of the last {last}{where}."
     for limit in point.limits:
         if limit.concurrency is not None:
             yield _usable(limit)
     if point.littles_gap is not None:
-        yield f"Little's law: rate times residence is {point.littles_gap:+.1%} off what is counted as being there."
+        yield f"Little's law: rate times residence differs by {point.littles_gap:+.1%} from the counted requests."
     if point.burst is not None:
-        yield f"Bursts: the busiest hundredth of {point.step:g} s has {point.burst:.1f} times the mean arrivals."
+        yield f"Bursts: the busiest 1 % of steps of {point.step:g} s have {point.burst:.1f} times the mean arrivals."
     if bound is not None:
         shares = sorted(((share, name) for name, share in bound.known_shares.items() if share >= 0.005), reverse=True)
         told = ", ".join(f"{_BINDS[name]} {share:.0%}" for share, name in shares) or "not known"
         known = 1.0 - bound.shares.get(UNKNOWN, 0.0)
-        of = f", of the {known:.0%} of it that is known" if shares and known < 0.995 else ""
-        yield f"What bound it in the last {render(bound.seconds, 'seconds')}{of}: {told}."
+        of = f", as share of the {known:.0%} of that time that is known" if shares and known < 0.995 else ""
+        yield f"Binding constraints in the last {render(bound.seconds, 'seconds')}{of}: {told}."
 
 
 def _usable(limit: Limit) -> str:
@@ -240,7 +243,7 @@ def _usable(limit: Limit) -> str:
     ]
     name = limit.objective.upper().replace("_P99", " p99")
     usable = f": usable are {' or '.join(rates)}" if rates else ""
-    return f"{name} passes {_seconds(limit.seconds)} at {_estimate(limit.concurrency)} at a time (C_max){usable}."
+    return f"{name} exceeds {_seconds(limit.seconds)} at {_estimate(limit.concurrency)} at a time (C_max){usable}."
 
 
 def _marks(point: OperatingPoint) -> list[_Mark]:

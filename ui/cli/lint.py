@@ -101,7 +101,7 @@ def show(report: Report, console: Console) -> None:
             _show_defects(list(found), console)
         console.print()
     if (more := len(report.defects) - MOST_SHOWN) > 0:
-        console.print(Text(f"and {several(more, 'defect')} more; --json has all", style="bold"))
+        console.print(Text(f"and {several(more, 'defect')} more; --json lists all", style="bold"))
     unread = [f"{one.document}: {one.place}: {_brief(one.why)}" for one in report.unread]
     for line in first_of(unread, "unread place", MOST_SHOWN):
         print_hanging(line, console, 2, "dim")
@@ -131,12 +131,12 @@ def _summary(report: Report) -> Text:
     weights = Counter(one.weight for one in report.defects)
     against = ", ".join(f"{system} {version}" for system, version in report.engines.items() if version != "0")
     if not report.queries:
-        return Text("nothing was checked: there is no query of a board or of a rule in it", style="bold yellow")
+        return Text("nothing was checked: the source contains no query of a board or rule", style="bold yellow")
     found = "nothing is wrong"
     if report.defects:
         found = f"{several(weights['error'], 'error')}, {several(weights['warning'], 'warning')}"
     queries = f"{report.queries:,} {'query' if report.queries == 1 else 'queries'}"
-    names = f"; names held against {against}" if against else "; no name of an engine was met"
+    names = f"; names held against {against}" if against else "; no engine metric was found"
     text = f"{queries} in {several(report.documents, 'document')}: {found}{names}"
     return Text(text, style="bold" if report.defects else "bold green")
 
@@ -166,7 +166,7 @@ def _versions(options: list[str]) -> dict[str, str]:
         system, _, version = option.partition("=")
         if system not in systems() or not version[:1].isdigit():
             raise UsageError(
-                f"--engine {option}: write NAME=VERSION, as in vllm=0.11.2; there are {', '.join(systems())}"
+                f"--engine {option}: write NAME=VERSION, as in vllm=0.11.2; known names: {', '.join(systems())}"
             )
         found[system] = version
     return found

@@ -30,32 +30,32 @@ GROUPS = {
     "diagnose": {
         "triage": "what is wrong, the proof and the lever",
         "top": "every engine live on one screen, those with problems first",
-        "cache": "what the cache holds, what was lost, and which tenant paid for which",
-        "trace": "where the time of a request went",
+        "cache": "cache contents, losses, and which tenant caused them",
+        "trace": "where a request spent its time",
         "compare": "two engines or two windows, side by side",
-        "check": "which metrics exist, what is wrong with them, which flags add more",
+        "check": "which metrics exist, which are wrong, which flags add more",
         "explain": "the page of a rule, metric, signal, lever or word",
-        "lint": "what is wrong with boards and alerts, with the corrected query",
+        "lint": "defects of boards and alerts, with the corrected query",
     },
     "plan": {
-        "whatif": "the hit rate with other memory, routing or eviction, and by size",
-        "knee": "how much load engines carry, what binds, which signals warn early",
+        "whatif": "the hit rate with other memory, routing or eviction, and by cache size",
+        "knee": "how much load engines can serve, what binds, which signals warn early",
         "size": "how many GPUs a workload needs, and their cost",
-        "review": "the week: tokens per GPU-hour, cost, waste, incidents, levers",
+        "review": "a weekly review: tokens per GPU-hour, cost, waste, incidents, levers",
         "upgrade": "which flags, metrics, boards and alerts change with a version",
     },
     "change": {
-        "patch": "the lever of a finding as a diff of the files that start the engine",
-        "prove": "try a change under load, keep it if it works, else go back",
-        "gate": "play recorded incidents against a candidate engine: which return",
+        "patch": "write a finding's lever as a diff of the files that start the engine",
+        "prove": "apply a change under load, keep it if it works, else roll it back",
+        "gate": "play recorded incidents against a candidate engine and report which return",
     },
     "operate": {
         "run": "the agent, its API and the web page",
         "web": "the web page alone",
         "tap": "an observing proxy before one engine or router",
         "notify": "diagnose the alerts of a fleet and forward them",
-        "config": "a first kvitals.toml for this machine; check one against what runs",
-        "history": "what the agent keeps on disk: list, export, prune",
+        "config": "write a first kvitals.toml for this machine, or check one against what runs",
+        "history": "the agent's data on disk: list, export, prune",
         "mcp": "verdicts for assistants, by the Model Context Protocol",
     },
     "record": {
@@ -121,7 +121,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _unknown(self, word: str) -> str:
         if not word.startswith("-"):
-            return f"argument {word!r} is one too many"
+            return f"argument {word!r} is not expected"
         option = word.partition("=")[0]
         near = difflib.get_close_matches(option, self._option_string_actions, n=1)
         return f"there is no option {option}" + (f" (did you mean {near[0]}?)" if near else "")
@@ -178,7 +178,10 @@ def _run(words: list[str]) -> int:
         return _run([*SHORT[first], *words[1:]])
     if first in ALIASES:
         now = ALIASES[first]
-        print(f"kvitals: `{first}` is now `{' '.join(now)}`; the old name is removed after 0.1", file=sys.stderr)
+        print(
+            f"kvitals: `{first}` is now `{' '.join(now)}`; versions after 0.1 do not accept the old name",
+            file=sys.stderr,
+        )
         return _run([*now, *words[1:]])
     if first not in COMMANDS:
         print(_unknown(first), file=sys.stderr)
@@ -283,11 +286,11 @@ def _help() -> str:
 def _unknown(word: str) -> str:
     if word.startswith("-"):
         return (
-            f"kvitals: option {word} comes after a command: kvitals COMMAND {word}. kvitals --help lists the commands."
+            f"kvitals: option {word} must follow a command: kvitals COMMAND {word}. kvitals --help lists the commands."
         )
     near = difflib.get_close_matches(word, [*COMMANDS, *SHORT, "completion", "help"], n=1)
     meant = f" Did you mean {near[0]}?" if near else ""
-    return f"kvitals: {word!r} is no command.{meant} kvitals --help lists the commands."
+    return f"kvitals: {word!r} is not a command.{meant} kvitals --help lists the commands."
 
 
 if __name__ == "__main__":

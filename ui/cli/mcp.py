@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
         "mcp",
         description="Serves verdicts as read-only tools of the Model Context Protocol: triage, explain, evidence,"
         " compare, whatif, since_change, review, check. Without --http it reads requests from standard input and writes"
-        " answers to standard output. Tools read the sources that are named here and nothing else.",
+        " answers to standard output. Tools read only the sources that are named here.",
     )
     parser.add_argument(
         "source",
@@ -61,7 +61,9 @@ def _address(args: argparse.Namespace) -> tuple[str, int] | None:
     """Where HTTP is served; None: standard input and output. Raises UsageError for an address of other machines."""
     if args.http is None:
         if args.token_file is not None:
-            raise UsageError("--token-file is for --http; over standard input the caller is the parent process")
+            raise UsageError(
+                "--token-file works with --http only; over standard input the caller is the parent process"
+            )
         return None
     address = parse_address(args.http, "--http")
     if not is_loopback(address[0]):

@@ -58,7 +58,7 @@ def print_table(table: Table, console: Console, dispensable: Sequence[int] = ())
         console.print(shown)
     if left_out:
         titles = ", ".join(f"“{table.columns[number].header}”" for number in sorted(dispensable[:left_out]))
-        print_hanging(f"left out here: {titles}. -o wide shows all columns.", console, 2, "dim")
+        print_hanging(f"columns left out: {titles}. -o wide shows all columns.", console, 2, "dim")
 
 
 def _print_stacked(table: Table, console: Console) -> None:

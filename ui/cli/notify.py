@@ -36,8 +36,9 @@ WINDOW_SECONDS, MAX_SERIES = 300.0, 1000
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "notify",
-        description="Receives the messages of an Alertmanager's webhook, diagnoses their alerts from a Prometheus,"
-        " and forwards them with verdict, numbers and lever to the targets of [notify] in the configuration. On a node"
+        description="Receives messages from an Alertmanager's webhook and diagnoses their alerts from a "
+        "Prometheus. It forwards them with verdict, numbers and lever to the targets of [notify] in "
+        "the configuration. On a node"
         " with an agent, `kvitals run` does this itself.",
     )
     parser.add_argument("--listen", metavar="HOST:PORT", help="address for the Alertmanager (127.0.0.1:9479)")
@@ -49,18 +50,18 @@ def add(commands: Any) -> None:
 def do(args: argparse.Namespace) -> int:
     if not args.prometheus:
         raise UsageError(
-            "name the Prometheus that has the fleet's series: --prometheus URL, or --prometheus alone for the one of"
-            " [prometheus]; for the engines of this node `kvitals run` takes alerts"
+            "name the Prometheus that has the fleet's series: --prometheus URL, or --prometheus without a URL "
+            "to use [prometheus]; for the engines of this node `kvitals run` receives alerts"
         )
     config = configuration(args)
     if config.notify is None:
-        raise UsageError("no receivers: kvitals.toml has no [notify]: see docs/notify.md")
+        raise UsageError("no receivers: kvitals.toml has no [notify]; see docs/notify.md")
     table = config.notify
     address = parse_address(args.listen, "--listen") if args.listen else table.address
     if not is_loopback(address[0]) and table.token_file is None:
         raise UsageError(
-            f"{address[0] or 'all interfaces'} can be reached from other machines: name a token_file in [notify], or"
-            " listen on 127.0.0.1"
+            f"{address[0] or 'all interfaces'} can be reached from other machines: set a token_file in "
+            f"[notify], or listen on 127.0.0.1"
         )
     chosen = setup(args)
     notifier = Notifier(table, OfFleet(prometheus.access(args), chosen), mutes=lambda: chosen.config.mutes)

@@ -44,8 +44,9 @@ MAX_DOCUMENT_BYTES = 16 << 20
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "patch",
-        description="Writes the lever of a finding as a unified diff of the files that start the engine, for git apply,"
-        " and a description for the pull request. Changes nothing. Reads Kubernetes manifests and compose files"
+        description="Writes a finding's lever as a unified diff of the files that start the engine, for git "
+        "apply, and a description for the pull request. Changes nothing. Reads Kubernetes manifests "
+        "and compose files"
         " (.yaml), values of the charts of vLLM's production stack and llm-d, systemd units (.service, .conf), and"
         " shell scripts.",
     )
@@ -64,17 +65,15 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a file that starts the engine; may be given again. Default: print only the description",
+        help="a file that starts the engine; repeatable. Without it: print only the description",
     )
     parser.add_argument("--lever", default="", metavar="NAME", help="a lever of the finding (default: the first)")
-    parser.add_argument("--set", dest="value", metavar="VALUE", help="the value, in place of the lever's own")
-    parser.add_argument(
-        "--container", default="", metavar="NAME", help="container or service, where a file has several"
-    )
+    parser.add_argument("--set", dest="value", metavar="VALUE", help="the value to use instead of the lever's own")
+    parser.add_argument("--container", default="", metavar="NAME", help="container or service, if a file has several")
     parser.add_argument(
         "--description", type=Path, metavar="FILE", help="write the description to FILE (default: stderr)"
     )
-    parser.add_argument("--at", default="", metavar="T", help="moment to judge, written as for `kvitals triage`")
+    parser.add_argument("--at", default="", metavar="T", help="time to diagnose, written as for `kvitals triage`")
     add_judging_options(parser)
     prometheus.add_options(parser, "--at")
     parser.set_defaults(do=do)
@@ -103,14 +102,15 @@ def _answer(proposal: PatchProposal, args: argparse.Namespace, has_files: bool) 
     else:
         print(_laid_out(proposal.description, sys.stdout), end="")
     if has_files and not proposal.diff:
-        status_console().print(f"The files have the setting already: {proposal.setting}", style="yellow")
+        status_console().print(f"The files already have this setting: {proposal.setting}", style="yellow")
     for warning in first_of(proposal.warnings, "warning"):
         print(f"warning: {plain.clip(warning, MAX_WARNING)}", file=sys.stderr)
     sys.stdout.write(proposal.diff)
 
 
 def _laid_out(description: str, stream: TextIO) -> str:
-    """The description at the width of the terminal. A file and a pipe get it as it is, and the diff is never broken."""
+    """The description at the width of the terminal. A file and a pipe get it as it is, and the diff is never "
+    "broken."""
     if not stream.isatty() and "COLUMNS" not in os.environ:
         return description
     return f"{lay_out(description, shutil.get_terminal_size().columns)}\n"
@@ -131,7 +131,7 @@ def _document(args: argparse.Namespace) -> Triage:
         moment = parse_moment(args.at, first, "--at", last) if args.at else None
         return judge_recording(files[0], setup(args), Moments(moment)).document
     if args.at:
-        raise UsageError("--at is for recordings and a Prometheus; a live source answers about now")
+        raise UsageError("--at works with recordings and a Prometheus; a live source shows only the present")
     return asyncio.run(_live(parse_url(args.source), args))
 
 
@@ -149,7 +149,7 @@ def _stored(path: Path) -> Triage:
     try:
         return msgspec.json.decode(_read(path, MAX_DOCUMENT_BYTES), type=Triage)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is no document of `kvitals triage --json`: {error}") from error
+        raise UsageError(f"{path} is not a document of `kvitals triage --json`: {error}") from error
 
 
 def _content(path: Path) -> str:

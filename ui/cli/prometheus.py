@@ -64,7 +64,7 @@ def access(args: argparse.Namespace) -> PrometheusAccess:
 
     table = configuration(args).prometheus
     if args.prometheus == CONFIGURED and table is None:
-        raise UsageError("--prometheus without a URL takes the one of [prometheus] in kvitals.toml, and there is none")
+        raise UsageError("--prometheus without a URL uses [prometheus] in kvitals.toml, which is missing")
     same = table is not None and args.prometheus.rstrip("/") in (CONFIGURED, table.url)
     found = _configured(table) if table is not None and same else PrometheusAccess(url=args.prometheus)
     own_login = args.prometheus_bearer or args.prometheus_basic
@@ -109,14 +109,15 @@ def judge(args: argparse.Namespace) -> Triage:
     from kvitals.app.sources.prometheus_fleet import judge_server
 
     if args.source or args.watch or args.probe:
-        raise UsageError("--prometheus reads a server: no URL, FILE, --watch or --probe beside it")
+        raise UsageError("--prometheus reads a server: remove URL, FILE, --watch and --probe")
     began = time.monotonic()
     start, end = _moments(args, time.time())
     judged = judge_server(access(args), setup(args), end, end - start if start is not None else 0.0)
     whole, engines = time.monotonic() - began, len(judged.document.coverage.engines)
     status_console().print(
         f"{engines} engines, sampled every {judged.survey.interval:.0f} s: {judged.questions} queries,"
-        f" {judged.received / 1e6:.1f} MB, {judged.waited:.1f} s for the server and {whole - judged.waited:.1f} s here",
+        f" {judged.received / 1e6:.1f} MB, {judged.waited:.1f} s for the server and {whole - judged.waited:.1f} "
+        f"s here",
         style="dim",
     )
     return judged.document
@@ -130,9 +131,9 @@ def check(args: argparse.Namespace) -> int:
     from kvitals.app.sources.prometheus_fleet import look_at_server
 
     if args.source:
-        raise UsageError("--prometheus reads a server: no URL of an engine beside it")
+        raise UsageError("--prometheus reads a server: remove the engine's URL")
     found, there = look_at_server(access(args), setup(args), time.time())
-    kind = "families of agents" if found.agents else "engines' own metrics, no agents"
+    kind = "families of agents" if found.agents else "the engines' own metrics, no agents"
     title = f"{args.prometheus}: {kind}, sampled every {found.interval:.0f} s"
 
     def show(console: Console) -> None:
@@ -177,7 +178,9 @@ def _show(there: Presence, console: Console, *, verbose: bool) -> None:
     console.print(table)
     codes = sorted({code for codes in there.absent.values() for code in codes})
     if codes:
-        console.print(f"\n{len(there.absent)} families that nobody has; {len(codes)} rules read them:", style="bold")
+        console.print(
+            f"\n{len(there.absent)} families are missing everywhere; {len(codes)} rules read them:", style="bold"
+        )
         for family, of in list(there.absent.items())[: None if verbose else _MOST]:
             print_hanging(Text(f"  {family}  ").append(_few(of, verbose), "dim"), console, 4)
         if not verbose and len(there.absent) > _MOST:

@@ -39,7 +39,7 @@ from kvitals.ui.formats import moment
 
 STATES = {
     "kept": "The change stays.",
-    "rolled back": "The change is taken back.",
+    "rolled back": "kvitals reverts the change.",
     "rollback failed": "THE ROLLBACK FAILED.",
     "not applied": "Nothing was changed.",
 }
@@ -51,8 +51,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "prove",
         description="Tries a change on one engine under its own load: observes it, runs --apply, compares block by"
-        " block, and runs --rollback unless the change worked. A guard rail ends the trial at once: an objective,"
-        " errors, preemptions, a restart. If this command is killed, a second process runs the rollback.",
+        " block, and runs --rollback unless the change worked. A broken guard rail ends the trial at once: an "
+        "objective, errors, preemptions, a restart. If this command is killed, a second process runs the rollback.",
     )
     parser.add_argument("source", metavar="URL", help="the engine that changes")
     parser.add_argument("finding", nargs="?", default="", metavar="CODE", help="the finding whose lever is tried")
@@ -65,13 +65,13 @@ def add(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="URL",
-        help="engines of the same pool that do not change, to compare with",
+        help="engines of the same pool that do not change, for comparison",
     )
     parser.add_argument(
         "--before", default="2m", metavar="TIME", help="time to observe before the change (default: 2m)"
     )
     parser.add_argument(
-        "--for", dest="most", default="10m", metavar="TIME", help="longest time after it (default: 10m)"
+        "--for", dest="most", default="10m", metavar="TIME", help="longest time after the change (default: 10m)"
     )
     parser.add_argument(
         "--timeout", default="5m", metavar="TIME", help="limit of each command, and of the engine's start (default: 5m)"
@@ -147,21 +147,21 @@ def _begin(forget: bool) -> int:
         directory = prove_directory()
         lock = lock_trials(directory)
         if lock is None:
-            raise UsageError("another `kvitals prove` runs on this machine, or goes back; wait until it is done")
+            raise UsageError("another `kvitals prove` runs or rolls back on this machine; wait until it ends")
         file = journal_file(directory)
         if forget:
             forget_journal(file)
         earlier = read_journal(file)
     except OSError as error:
         raise UsageError(
-            f"no journal of changes can be kept ({error}); set XDG_STATE_HOME to a directory of yours"
+            f"kvitals cannot keep a journal of changes ({error}); set XDG_STATE_HOME to a directory that you own"
         ) from error
     if earlier is None or not earlier.is_open:
         return lock
     os.close(lock)
     raise UsageError(
-        f"an earlier change of {earlier.engine} was never taken back ({earlier.state}, {moment(earlier.at)})."
-        f"\nTake it back: {shlex.join(earlier.rollback)}\nThen: kvitals prove --forget ..."
+        f"an earlier change of {earlier.engine} was never rolled back ({earlier.state}, {moment(earlier.at)})."
+        f"\nRoll it back: {shlex.join(earlier.rollback)}\nThen: kvitals prove --forget ..."
     )
 
 
@@ -171,9 +171,9 @@ def steps(request: TrialRequest) -> Iterator[str]:
     blocks = f"{BLOCKS_BEFORE} blocks of {request.block:.0f} s"
     yield f"1. Observe {request.url}{beside} for {request.before:.0f} s, {blocks}."
     yield f"2. Run, within {request.limit:.0f} s: {shlex.join(request.apply)}"
-    yield f"3. Wait until the engine answers, then {SETTLE_SECONDS:.0f} s under load for caches to fill."
+    yield f"3. Wait until the engine answers, then {SETTLE_SECONDS:.0f} s under load until caches are filled."
     yield f"4. Compare after each block, for at most {request.most:.0f} s. Stop as soon as the result is significant."
-    yield "5. If a guard rail breaks, if this command ends or is killed, or unless the change worked, run:"
+    yield "5. Run this if a guard rail breaks, if this command ends or is killed, or if the change did not work:"
     yield f"   {shlex.join(request.rollback)}"
 
 
@@ -181,7 +181,7 @@ def _remember(proof: Proof, history: Path, console: Console) -> None:
     """Leave the proof for the agent of this node, where it keeps a history."""
     try:
         if leave_outcome(history, proof):
-            console.print(Text(f"the agent of this node writes this into its history, {history}"), style="dim")
+            console.print(Text(f"the agent of this node writes the result into its history, {history}"), style="dim")
     except OSError as error:
         console.print(Text(f"this proof cannot be stored in the node's history: {error}"), style="yellow")
 
@@ -201,7 +201,7 @@ def show(proof: Proof, console: Console) -> None:
     for one in deciding:
         _effect(one, proof, console)
     if beside := [one for one in proof.effects if not one.decides]:
-        console.print(Text("Beside, not part of the answer:", style="dim"))
+        console.print(Text("Also observed, without effect on the verdict:", style="dim"))
         for one in beside:
             _effect(one, proof, console)
     console.print()
@@ -239,7 +239,7 @@ def _facts(proof: Proof) -> Iterator[tuple[str, str]]:
     yield "engine", f"{proof.entity.title} at {proof.url}"
     if proof.peers:
         yield "peers", ", ".join(proof.peers)
-    yield "changed", ", ".join(proof.changed) or "no setting that the engine reports"
+    yield "changed", ", ".join(proof.changed) or "none of the settings that the engine reports"
     if proof.levers:
         yield "lever", ", ".join(proof.levers)
     if proof.load:
@@ -247,7 +247,10 @@ def _facts(proof: Proof) -> Iterator[tuple[str, str]]:
     rails = f"broken: {proof.guard_rail}" if proof.guard_rail else f"none broke: {'; '.join(proof.guard_rails)}"
     yield "guard rails", rails
     blocks = max((one.blocks for one in proof.effects), default=(0, 0))
-    yield "blocks", f"{blocks[0]} before, {blocks[1]} after, {proof.block_seconds:.0f} s each; neighbours may be joined"
+    yield (
+        "blocks",
+        (f"{blocks[0]} before, {blocks[1]} after, {proof.block_seconds:.0f} s each; neighbours may be joined"),
+    )
     yield "intervals", f"{100 * proof.confidence:.0f} % for all of them together, valid after every block"
     times = {"applied": proof.applied, "compared": proof.measured, "decided": proof.decided, "ended": proof.ended}
     yield "times", ", ".join(f"{name} {moment(at)[11:19]}" for name, at in times.items() if at) + " UTC"

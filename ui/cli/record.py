@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
         "source",
         nargs="*",
         metavar="URL|FILE",
-        help="engines; none: discover the engines on this node; with --replay: a recording",
+        help="engines; default: discover the engines on this node; with --replay: a recording",
     )
     parser.add_argument(
         "--out", type=Path, metavar="FILE.kvcap", help="file to write; needed unless a file is replayed"
@@ -68,13 +68,13 @@ def do(args: argparse.Namespace) -> int:
     if args.replay:
         return replay.run(args)
     if args.out is None:
-        raise UsageError("--out FILE.kvcap names the recording; record --replay FILE.kvcap replays one")
+        raise UsageError("--out FILE.kvcap names the new recording; record --replay FILE.kvcap replays one")
     seconds = parse_duration(args.seconds, "--for")
     every = parse_duration(args.every, "--every")
     if seconds > MAX_SECONDS or every < 0.2:
         raise UsageError("a recording lasts at most 24 hours and scrapes at most five times a second")
     if args.out.exists():
-        raise UsageError(f"{args.out} exists; recordings are not overwritten")
+        raise UsageError(f"{args.out} exists, and kvitals does not overwrite recordings; choose another --out")
     return asyncio.run(_record(args, seconds, every))
 
 
@@ -108,7 +108,7 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
                         writer.write(record)
                         if args.listen:
                             node.ingest_recorded(record)
-                    progress = f"recording {', '.join(node.targets)}: {done:.0f} of {seconds:.0f} s, Ctrl-C stops"
+                    progress = f"recording {', '.join(node.targets)}: {done:.0f} of {seconds:.0f} s; Ctrl-C stops"
                     status.update(Text(progress))
                     await asyncio.sleep(max(0.0, every - (time.monotonic() - begun - done)))
     except asyncio.CancelledError:
@@ -121,14 +121,15 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
             console.print(f"{told.target}, at the end: {told.message}", style="yellow")
     if not holds:
         args.out.unlink()
-        console.print(f"Nothing was recorded: no target answered. {args.out} is not kept.", style="yellow")
+        console.print(f"Nothing was recorded, because no target answered. {args.out} is deleted.", style="yellow")
         return EXIT_UNKNOWN
-    console.print(f"{args.out}: {args.out.stat().st_size / 1024:.0f} KB. Look at it: kvitals triage {args.out}")
+    console.print(f"{args.out}: {args.out.stat().st_size / 1024:.0f} KB. Diagnose it: kvitals triage {args.out}")
     return 0
 
 
 def _is_of_target(record: Record) -> bool:
-    """Whether a record holds a page, parts of requests or KV events; the host and the GPUs are recorded in any case."""
+    """Whether a record holds a page, parts of requests or KV events; the host and the GPUs are recorded in any "
+    "case."""
     known = decode(record)
     if isinstance(known, ScrapeRecord):
         return known.ok

@@ -208,7 +208,7 @@ def _levers(levers: Sequence[LeverAdvice], console: Console, verbose: bool) -> N
             line.append("  ", "not bold").append_text(_setting(lever.setting))
         console.print(_indent(line, 4))
     if len(levers) > full:
-        console.print(_indent(Text("why, what it will not fix and its risk: -vv", style="dim"), 7))
+        console.print(_indent(Text("reason, what it does not fix, and risk: -vv", style="dim"), 7))
 
 
 def change_of(setting: LeverSetting) -> Text:
@@ -260,13 +260,13 @@ def _unknown(document: Triage, console: Console, verbose: bool) -> None:
     if whole:
         console.print(_items([(same[0].code, _why_not(same, document)) for same in _each_reason(document.unknown)]))
         if document.coverage.unknown_not_listed:
-            console.print(_indent(f"and {document.coverage.unknown_not_listed} more of these rules on other engines"))
+            console.print(_indent(f"and {document.coverage.unknown_not_listed} more of these checks on other engines"))
     else:
         table = Table.grid(padding=(0, 2))
         for one in document.lacking:
             table.add_row(Text(str(len(one.codes)), justify="right"), one.what, Text(one.brings, style="dim"))
         console.print(_indent(table))
-        console.print(_indent(Text("which checks, and why each: -vv", style="dim")))
+        console.print(_indent(Text("which checks, and the reason for each: -vv", style="dim")))
 
 
 def _each_reason(unknown: Sequence[Finding]) -> list[list[Finding]]:
@@ -296,7 +296,7 @@ def _foot(document: Triage, console: Console) -> None:
     for code, error in c.crashed.items():
         console.print()
         console.print(Text(f"RULE FAILED {code}: {error}", style="bold red"))
-        console.print(_indent("This is a defect of the rule; all others were judged. Please report it."))
+        console.print(_indent("This is a defect of the rule; all other rules were evaluated. Please report it."))
     for warning in c.warnings:
         console.print(Text(warning, style="yellow"))
     engines = names([" ".join(filter(None, (e["engine"], e.get("system"), e.get("version")))) for e in c.engines])

@@ -22,7 +22,9 @@ DATED = 100
 def add_replay_options(parser: argparse.ArgumentParser) -> None:
     """What `kvitals record` needs to replay."""
     parser.add_argument(
-        "--replay", action="store_true", help="replay the recording FILE instead: its verdicts over time, a line each"
+        "--replay",
+        action="store_true",
+        help="replay the recording FILE instead: print its verdicts over time, one line each",
     )
     parser.add_argument(
         "--serve",
@@ -52,6 +54,6 @@ def run(args: argparse.Namespace) -> int:
             print_hanging(f"{when}{line}", console, len(when) + CODES + 1)
             before = line
     if document is None:
-        console.print("the recording is shorter than one cycle; kvitals triage judges it as a whole")
+        console.print("the recording is shorter than one cycle; kvitals triage diagnoses it as a whole")
         return EXIT_UNKNOWN
     return exit_code(document)

@@ -39,15 +39,15 @@ WEEK = "7d"
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "review",
-        description="A report on a time range: one HTML page, Markdown, JSON, and tables to plot again.",
+        description="Writes a report on a time range: one HTML page, Markdown, JSON, and tables for your own plots.",
     )
     parser.add_argument(
-        "source", nargs="?", metavar="URL|DIR", help="an agent, or the directory of a history; none: this node's"
+        "source", nargs="?", metavar="URL|DIR", help="an agent, or the directory of a history; default: this node's"
     )
     parser.add_argument("--since", metavar="TIME", default=WEEK, help=f"how long, until now ({WEEK})")
     parser.add_argument("--from", dest="from_", metavar="T", help="start of the time range: RFC 3339, or --from=-14d")
     parser.add_argument("--to", metavar="T", help="until then (now)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the documents are written")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory for the documents")
     parser.add_argument(
         "--price",
         action="append",
@@ -97,7 +97,7 @@ def _prices(options: Sequence[str]) -> tuple[float | None, dict[str, float]]:
         except ValueError:
             usd = -1.0
         if not 0 <= usd < 1e6 or (equals and not name):
-            raise UsageError(f"--price {option}: write USD an hour of one GPU, as 2.50 or H100=2.10")
+            raise UsageError(f"--price {option}: write USD per GPU-hour, as 2.50 or H100=2.10")
         if name:
             by_name[name] = usd
         else:
@@ -118,7 +118,7 @@ def _source(args: argparse.Namespace, chosen: Setup, start: float, end: float) -
 def _file(args: argparse.Namespace, chosen: Setup) -> Path:
     file = history_file(Path(args.source) if args.source else None, chosen.config)
     if args.source and Path(args.source).is_file() and file != Path(args.source):
-        raise UsageError(f"{args.source} is no history; for a recording use kvitals triage or knee")
+        raise UsageError(f"{args.source} is not a history; for a recording use kvitals triage or knee")
     if not file.exists():
-        raise UsageError(f"no history at {file}: `kvitals run` keeps one; a fleet is reviewed with --prometheus URL")
+        raise UsageError(f"no history at {file}: `kvitals run` keeps one; review a fleet with --prometheus URL")
     return file

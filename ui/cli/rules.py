@@ -27,7 +27,7 @@ TABLE_COLUMNS = 80
 def add(commands: Any) -> None:
     parser = commands.add_parser("rules")
     sub = parser.add_subparsers(dest="what", metavar="list|site|new|test|lint", required=True)
-    listed = sub.add_parser("list", help="every rule, a line each")
+    listed = sub.add_parser("list", help="every rule, one line each")
     listed.add_argument("--json", action="store_true", help="the list as JSON")
     add_rules_option(listed)
     listed.set_defaults(do=list_)
@@ -49,8 +49,8 @@ def list_(args: argparse.Namespace) -> int:
         print_json([_listed(knowledge.rules[code]) for code in sorted(knowledge.rules)])
         return _problems(knowledge, status_console())
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("code", "kind", "severity", "proof", "what it means when it fires"):
-        table.add_column(column, no_wrap=column != "what it means when it fires")
+    for column in ("code", "kind", "severity", "proof", "its meaning when it fires"):
+        table.add_column(column, no_wrap=column != "its meaning when it fires")
     for code in sorted(knowledge.rules):
         rule = knowledge.rules[code]
         table.add_row(code, rule.kind, rule.severity, _proof(code), rule.title)

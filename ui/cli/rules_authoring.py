@@ -27,15 +27,15 @@ FOLDER = Path("rules.d")
 
 def add(commands: Any) -> None:
     new = commands.add_parser("new", help="write a rule and its cases to start from")
-    new.add_argument("code", metavar="CODE", help="three letters and two digits; OWN01 to OWN99 never ship")
+    new.add_argument("code", metavar="CODE", help="three letters and two digits; no shipped rule uses OWN01 to OWN99")
     new.add_argument("name", metavar="NAME", help="words-with-dashes")
     new.add_argument("--dir", type=Path, default=FOLDER, metavar="DIR", help=f"your directory of rules ({FOLDER})")
     new.set_defaults(do=start)
-    tested = commands.add_parser("test", help="run the cases of rules of your own")
+    tested = commands.add_parser("test", help="run the cases of your own rules")
     _add_paths(tested, "directories of rules, or case files")
     tested.add_argument("--verbose", "-v", action="store_true", help="print every case, including those that pass")
     tested.set_defaults(do=test)
-    linted = commands.add_parser("lint", help="what is not right with rules of your own, with file and line")
+    linted = commands.add_parser("lint", help="defects in your own rules, with file and line")
     _add_paths(linted, "directories of rules")
     linted.set_defaults(do=lint)
 
@@ -50,12 +50,12 @@ def _add_paths(parser: argparse.ArgumentParser, what: str) -> None:
 def start(args: argparse.Namespace) -> int:
     code, name = args.code.upper(), args.name
     if not CODE.fullmatch(code):
-        raise UsageError(f"{args.code} is no code: three letters and two digits, such as OWN01")
+        raise UsageError(f"{args.code} is not a code: write three letters and two digits, such as OWN01")
     if not NAME.fullmatch(name):
-        raise UsageError(f"{name} is no name: small letters, digits and dashes, such as too-many-wait")
+        raise UsageError(f"{name} is not a name: write small letters, digits and dashes, such as too-many-wait")
     known = load([args.dir] if args.dir.is_dir() else [])
     if code in known.rules:
-        raise UsageError(f"{code} is taken by {known.files[code]}; codes are never reused")
+        raise UsageError(f"{code} is already used by {known.files[code]}; codes are never reused")
     rule, cases = args.dir / "codes" / f"{code}-{name}.yaml", args.dir / "cases" / f"{code}.yaml"
     if taken := [path for path in (rule, cases, *rule.parent.glob(f"{code}-*.yaml")) if path.exists()]:
         raise UsageError(f"{taken[0]} exists, nothing was written")
@@ -71,7 +71,7 @@ def start(args: argparse.Namespace) -> int:
         print_to_copy(str(path), console)
     for title, command in (
         ("run its cases", "rules test"),
-        ("list what is left to write", "rules lint"),
+        ("list what remains to be written", "rules lint"),
         ("use it", "triage --rules"),
     ):
         console.print(f"{title}:")
@@ -99,7 +99,7 @@ def test(args: argparse.Namespace) -> int:
     if not wanted.alone:
         problems += [_without_cases(code, path) for code, path in _rules(knowledge, wanted.own) if code not in codes]
     if not run and not problems:
-        raise UsageError(f"there are no cases in {', '.join(map(str, [*wanted.directories, *wanted.alone]))}")
+        raise UsageError(f"{', '.join(map(str, [*wanted.directories, *wanted.alone]))}: contains no cases")
     rules = len(codes & knowledge.rules.keys())
     return _end(problems, f"{_number(run, 'case')} of {_number(rules, 'rule')}", console)
 
@@ -107,7 +107,9 @@ def test(args: argparse.Namespace) -> int:
 def lint(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
     if wanted.alone:
-        raise UsageError(f"{wanted.alone[0]} is no directory of rules, which has one of: {', '.join(PARTS)}")
+        raise UsageError(
+            f"{wanted.alone[0]} is not a directory of rules, which has at least one of: {', '.join(PARTS)}"
+        )
     knowledge = load(wanted.own)
     problems = [problem for directory in wanted.directories for problem in authoring.lint(knowledge, directory)]
     problems += [*wanted.problems, *(_nobodys(file) for file in wanted.files if file.code not in knowledge.rules)]
@@ -191,15 +193,15 @@ def _missing(code: str, path: Path, files: Sequence[CaseFile], knowledge: Knowle
         return [_without_cases(code, path)]
     there = {case.expect for file in mine for case in file.cases}
     missing = sorted(authoring.wanted_outcomes(knowledge.rules[code], knowledge) - there)
-    return [KnowledgeProblem(mine[0].path, 1, f"no case of {code} must be {outcome}") for outcome in missing]
+    return [KnowledgeProblem(mine[0].path, 1, f"no case of {code} expects {outcome}") for outcome in missing]
 
 
 def _without_cases(code: str, path: Path) -> KnowledgeProblem:
-    return KnowledgeProblem(path, 1, f"{code} has no cases: write some into {path.parent.parent / 'cases' / code}.yaml")
+    return KnowledgeProblem(path, 1, f"{code} has no cases: write some in {path.parent.parent / 'cases' / code}.yaml")
 
 
 def _nobodys(file: CaseFile) -> KnowledgeProblem:
-    return KnowledgeProblem(file.path, 1, f"there is no rule {file.code}, or it could not be loaded")
+    return KnowledgeProblem(file.path, 1, f"rule {file.code} does not exist, or could not be loaded")
 
 
 def _end(problems: Sequence[KnowledgeProblem], what: str, console: Console) -> int:

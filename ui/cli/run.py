@@ -57,7 +57,7 @@ END_SECONDS = 1.0
 def add(commands: Any) -> None:
     parser = commands.add_parser("run")
     parser.add_argument(
-        "source", nargs="*", metavar="URL", help="engines (default: the configured ones, else discovery)"
+        "source", nargs="*", metavar="URL", help="engines (default: the configured engines, else discovery)"
     )
     parser.add_argument("--demo", nargs="?", const=str(DEMO), metavar="FILE", help="a recorded incident instead")
     parser.add_argument("--listen", metavar="HOST:PORT", help="the API's address (127.0.0.1:9477)")
@@ -91,7 +91,7 @@ def _check_port(args: argparse.Namespace) -> None:
     with socket.socket(socket.AF_INET6 if ":" in local else socket.AF_INET) as probe:
         if probe.connect_ex((local, port)) == 0:
             raise UsageError(
-                f"port {port} of {local} is taken, perhaps by another agent; choose another with --listen HOST:PORT"
+                f"port {port} of {local} is in use, perhaps by another agent; choose another with --listen HOST:PORT"
             )
 
 
@@ -172,7 +172,7 @@ async def _start_page(args: argparse.Namespace, pipeline: Pipeline, has_history:
         raise UsageError(f"{missing}, or go without it: --no-web")
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", args.web_port)) == 0:
-            raise UsageError(f"port {args.web_port} is taken; choose another with --web-port, or use --no-web")
+            raise UsageError(f"port {args.web_port} is in use; choose another with --web-port, or use --no-web")
     settings = _page_settings(args, pipeline, has_history)
     command = page_process.command(args.web_port, settings)
     return await asyncio.create_subprocess_exec(
@@ -205,7 +205,7 @@ async def _watch_page(page: asyncio.subprocess.Process, console: Console) -> Non
     assert page.stderr is not None
     async for line in page.stderr:
         last.append(line.decode(errors="replace").rstrip())
-    console.print(f"the web page's server ended ({await page.wait()}); the API goes on", style="yellow")
+    console.print(f"the web page's server ended ({await page.wait()}); the API continues", style="yellow")
     for text in last:
         console.print(f"  {text}", style="dim")
 
@@ -223,6 +223,6 @@ def _where(args: argparse.Namespace, pipeline: Pipeline, console: Console) -> No
         console.print(f"          https://{pipeline.setup.config.remote.listen}  for other machines")
     elif not is_loopback(address[0]):
         console.print(
-            "          anybody who reaches this address can read it; [remote] asks for a token", style="yellow"
+            "          anyone who reaches this address can read it; [remote] requires a token", style="yellow"
         )
     console.print("Ctrl-C stops.", style="dim")

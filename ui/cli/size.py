@@ -71,7 +71,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--trace", type=Path, metavar="FILE", help="a trace in Mooncake's JSONL format, also as .gz")
     _add_workload(parser.add_argument_group("the workload"))
     _add_machine(parser.add_argument_group("the model and the hardware"))
-    _add_known(parser.add_argument_group("what is known of one instance"))
+    _add_known(parser.add_argument_group("known facts of one instance"))
     add_output_options(parser, "every number")
     add_judging_options(parser)
     prometheus.add_options(parser, "--from and --to")
@@ -79,8 +79,8 @@ def add(commands: Any) -> None:
 
 
 def _add_workload(group: Any) -> None:
-    group.add_argument("--peak", metavar="RATE", help="requests a second in the busiest minutes (p95 or p99)")
-    group.add_argument("--rate", metavar="RATE", help="requests a second on average, for the cost of a token")
+    group.add_argument("--peak", metavar="RATE", help="requests per second in the busiest minutes (p95 or p99)")
+    group.add_argument("--rate", metavar="RATE", help="average requests per second, for the cost of a token")
     group.add_argument("--prompt", metavar="MEAN[,P95[,P99]]", help="tokens of a prompt")
     group.add_argument("--answer", metavar="MEAN[,P95[,P99]]", help="tokens of an answer")
     group.add_argument("--hits", metavar="SHARE", help="share of prompt tokens that hit the prefix cache (0)")
@@ -95,18 +95,18 @@ def _add_machine(group: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=N",
-        help=f"a dimension, also several with commas: {', '.join(DIMENSIONS)}",
+        help=f"a dimension, or several with commas: {', '.join(DIMENSIONS)}",
     )
     group.add_argument("--gpu", metavar="NAME", help="GPU of the catalogue")
     group.add_argument(
         "--weights", metavar="FORMAT", help=f"format of the weights: {', '.join(WEIGHTS)} (as the model is published)"
     )
     group.add_argument("--kv", default="bf16", help=f"format of the KV cache: {', '.join(KV)} (bf16)")
-    group.add_argument("--tp", metavar="N", help="tensor parallel degree (all are tried)")
+    group.add_argument("--tp", metavar="N", help="tensor-parallel degree (default: all are tried)")
     group.add_argument("--pp", metavar="N", help="pipeline stages (1)")
     group.add_argument("--dp", metavar="N", help="replicas of attention, with expert parallelism (1)")
-    group.add_argument("--hold", metavar="N", help="requests at a time that one instance has to hold (1)")
-    group.add_argument("--adapters", metavar="NxRANK", help="LoRA adapters on the GPUs at a time, as 8x16")
+    group.add_argument("--hold", metavar="N", help="requests at a time that one instance must hold (1)")
+    group.add_argument("--adapters", metavar="NxRANK", help="LoRA adapters on the GPUs at a time, such as 8x16")
     group.add_argument(
         "--price",
         metavar="USD",
@@ -115,12 +115,16 @@ def _add_machine(group: Any) -> None:
 
 
 def _add_known(group: Any) -> None:
-    group.add_argument("--usable-rate", metavar="RATE", help="requests a second at C_max, as measured")
-    group.add_argument("--c-max", metavar="N", help="concurrency at which latency passes the objective")
-    group.add_argument("--prefill-rate", metavar="RATE", help="prompt tokens a second of a GPU that only prefills")
-    group.add_argument("--decode-rate", metavar="RATE", help="tokens a second of a GPU that only decodes")
-    group.add_argument("--compute", metavar="SHARE", help="attained share of the peak arithmetic (1, the bound)")
-    group.add_argument("--bandwidth", metavar="SHARE", help="attained share of the memory bandwidth (1, the bound)")
+    group.add_argument("--usable-rate", metavar="RATE", help="measured requests per second at C_max")
+    group.add_argument("--c-max", metavar="N", help="concurrency at which latency exceeds the objective")
+    group.add_argument("--prefill-rate", metavar="RATE", help="prompt tokens per second of a GPU that only prefills")
+    group.add_argument("--decode-rate", metavar="RATE", help="tokens per second of a GPU that only decodes")
+    group.add_argument(
+        "--compute", metavar="SHARE", help="share of the peak arithmetic that engines reach (1, the bound)"
+    )
+    group.add_argument(
+        "--bandwidth", metavar="SHARE", help="share of the memory bandwidth that engines reach (1, the bound)"
+    )
     group.add_argument(
         "--overhead", metavar="SHARE", help="share of GPU memory that the engine does not use (0, the bound)"
     )
@@ -141,7 +145,9 @@ def _add_known(group: Any) -> None:
     group.add_argument("--front-end", default="0", metavar="TIME", help="time that TTFT spends before the engine (0)")
     group.add_argument("--network", metavar="GB/S", help=f"between prefill and decode ({NETWORK / 1e9:g})")
     group.add_argument(
-        "--safety", metavar="TIMES", help=f"factor on the peak ({SAFETY_KNOWN} for known traffic, {SAFETY_NEW} for new)"
+        "--safety",
+        metavar="TIMES",
+        help=f"factor on the peak ({SAFETY_KNOWN} for known traffic, {SAFETY_NEW} for new traffic)",
     )
 
 
@@ -287,7 +293,9 @@ def _nothing(base: Inputs, failed: Mapping[str, SizingError]) -> SizingError:
     reasons = list(_reasons(failed))
     told = [f"{gpus}: {why}" for gpus, why in reasons] if len(reasons) > 1 else [reasons[0][1]]
     remedies = dict.fromkeys(remedy for error in failed.values() for remedy in error.remedies)
-    return SizingError("\n  ".join([f"{base.model.name}: no GPU of the catalogue serves this", *told]), tuple(remedies))
+    return SizingError(
+        "\n  ".join([f"{base.model.name}: no GPU of the catalogue can serve this workload", *told]), tuple(remedies)
+    )
 
 
 def _seen(args: argparse.Namespace, chosen: Setup) -> ObservedLoad:
@@ -304,7 +312,9 @@ def _inputs(args: argparse.Namespace, found: ObservedLoad, model: Model, chosen:
     slo = chosen.config.slo
     peak, mean = _given(args.peak, "--peak", found.peak), _given(args.rate, "--rate", found.mean)
     if peak is None and mean is None:
-        raise UsageError("how many requests a second? --peak RATE, or an agent, a recording or a --trace that has them")
+        raise UsageError(
+            "the request rate is missing: give --peak RATE, or an agent, a recording or a --trace that contains it"
+        )
     load = Workload(
         peak=peak if peak is not None else mean or 0.0,
         mean=mean,
@@ -384,8 +394,8 @@ def _model(args: argparse.Namespace, found: ObservedLoad) -> Model:
     except CatalogueError as error:
         if not args.model:
             raise UsageError(
-                f"{found.source}: its model {found.model} is not in the catalogue; choose --model NAME,"
-                " --model-config FILE or --dims"
+                f"{found.source}: its model {found.model} is not in the catalogue; give --model NAME, "
+                f"--model-config FILE or --dims"
             ) from error
         raise UsageError(f"{error}. Or give --model-config FILE, or --dims") from error
     except config.ConfigFileError as error:
@@ -404,7 +414,7 @@ def _unknown_model(options: Sequence[str]) -> Model:
         raise UsageError(f"--dims: {' and '.join(missing)} also")
     texts = dict.fromkeys(("name", "attention", "native", "source", "note"), "")
     numbers = {field.name: 0 for field in fields(Model) if field.name not in texts}
-    return Model(**{**texts, **numbers, "name": "a model of these dimensions"})  # type: ignore[arg-type]
+    return Model(**{**texts, **numbers, "name": "a model with these dimensions"})  # type: ignore[arg-type]
 
 
 def _dimensions(options: Sequence[str]) -> dict[str, Any]:
@@ -423,9 +433,9 @@ def _adapters(text: str | None, model: Model) -> AdapterMemory:
         return AdapterMemory()
     most, _, rank = text.partition("x")
     if not rank:
-        raise UsageError(f"--adapters {text}: write how many, x, and their rank, as 8x16")
+        raise UsageError(f"--adapters {text}: write their number, x, and their rank, such as 8x16")
     if not model.head_dim or not model.query_heads:
-        raise UsageError("--adapters: of this model's attention the dimensions are not known")
+        raise UsageError("--adapters: the attention dimensions of this model are unknown")
     return AdapterMemory(_whole(most, "--adapters"), memory.adapter_bytes(model, _whole(rank, "--adapters NxRANK")))
 
 
@@ -436,7 +446,9 @@ def _lengths(text: str | None, option: str, otherwise: Lengths | None, found: Ob
         return otherwise
     given = [_number(one, option) for one in text.split(",")]
     if len(given) > 3 or sorted(given) != given:
-        raise UsageError(f"{option} {text}: write MEAN, MEAN,P95 or MEAN,P95,P99, none below the one before")
+        raise UsageError(
+            f"{option} {text}: write MEAN, MEAN,P95 or MEAN,P95,P99, each at least as large as the one before"
+        )
     if len(given) < 2:
         found.doubts.append(f"{option} has no p95, so memory is sized for the mean: give {option} MEAN,P95,P99")
     return Lengths(given[0], given[min(1, len(given) - 1)], given[-1])
@@ -457,7 +469,7 @@ def _share(text: str | None, option: str, otherwise: float) -> float:
 def _whole(text: str, option: str) -> int:
     value = _number(text, option)
     if value != int(value) or value < 1:
-        raise UsageError(f"{option} {text}: write a whole number, 1 or more")
+        raise UsageError(f"{option} {text}: write a whole number of at least 1")
     return int(value)
 
 

@@ -65,9 +65,9 @@ def _which(report: TailReport) -> str:
     if report.by == "objective":
         which = f"above the objective, {seconds(report.threshold)}" if report.threshold else "above their objectives"
     else:
-        which = f"from the 95th percentile on, {seconds(report.threshold)}"
+        which = f"the slowest 5 %, from {seconds(report.threshold)} on"
     start, end = (datetime.fromtimestamp(t, UTC) for t in (report.start, report.end))
-    without = f"; of {report.without} others the time is not known" if report.without else ""
+    without = f"; for {report.without} other requests the time is unknown" if report.without else ""
     return f"{which}; ended {start:%Y-%m-%d %H:%M:%S} to {end:%H:%M:%S} UTC{without}"
 
 

@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "tap",
         description="Forwards all requests unchanged, measures generation requests, and reports each to the agent."
-        " Options that are not given come from [tap] in the configuration.",
+        " Options that you omit come from [tap] in the configuration.",
     )
     parser.add_argument("--upstream", metavar="URL", help="the engine or router behind the tap")
     parser.add_argument("--listen", metavar="HOST:PORT", help=f"address for clients ({_DEFAULT.listen})")
@@ -71,13 +71,15 @@ def add(commands: Any) -> None:
         "--keep-traceparent",
         action="store_true",
         default=None,
-        help="forward a given traceparent unchanged, without the tap's span as the engine's parent",
+        help="forward an incoming traceparent unchanged, without the tap's span as the engine's parent",
     )
     parser.add_argument(
         "--max-connections", type=int, metavar="N", help=f"client connections ({_DEFAULT.max_connections})"
     )
     parser.add_argument(
-        "--drain", metavar="TIME", help=f"time for running requests to end after a stop ({_DEFAULT.drain:.0f}s)"
+        "--drain",
+        metavar="TIME",
+        help=f"time that running requests may take to end after a stop ({_DEFAULT.drain:.0f}s)",
     )
     add_config_option(parser)
     parser.set_defaults(do=do)
@@ -111,7 +113,7 @@ async def _run(settings: TapSettings, config: Config) -> None:
     loop_watch.begin()
     await stop.wait()
     stop.clear()
-    console.print(f"stopping; {len(tap.books.under_way)} requests under way. Once more to stop at once.")
+    console.print(f"stopping; {len(tap.books.under_way)} requests still run. Press Ctrl-C again to stop at once.")
     closing = asyncio.ensure_future(tap.close())
     again = asyncio.ensure_future(stop.wait())
     await asyncio.wait((closing, again), return_when=asyncio.FIRST_COMPLETED)
@@ -131,7 +133,7 @@ def _settings(args: argparse.Namespace, config: Config) -> TapSettings:
     except ValueError as error:
         raise UsageError(f"--upstream {error}") from None
     if args.router and (args.engine or args.role):
-        raise UsageError("--router means that the engine is unknown: remove --router, or --engine and --role")
+        raise UsageError("--router means that the engine is unknown: remove either --router, or --engine and --role")
     if not 1 <= args.max_connections <= MAX_CONNECTIONS:
         raise UsageError(f"--max-connections must be from 1 to {MAX_CONNECTIONS}")
     if len(args.engine) > MAX_ID or not args.engine.isprintable():
@@ -156,8 +158,8 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     if cert is None and key is None:
         return None
     if cert is None or key is None:
-        raise UsageError("--cert-file and --key-file belong together: name both")
+        raise UsageError("--cert-file and --key-file belong together: give both")
     try:
         return server_tls(cert, key)
     except OSError as error:  # ssl.SSLError too
-        raise UsageError(f"{cert}, {key}: no certificate and key to serve with ({error.strerror or error})") from None
+        raise UsageError(f"{cert}, {key}: cannot load this certificate and key ({error.strerror or error})") from None

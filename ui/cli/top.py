@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
         "source",
         nargs="*",
         metavar="URL|FILE",
-        help="engines or a kvitals agent by URL, or one recording; none: discover the engines on this node",
+        help="engines or a kvitals agent by URL, or one recording; default: discover the engines on this node",
     )
     parser.add_argument(
         "--at", metavar="T", help="a recording: begin at this moment, such as 75s after its start (default: its end)"
@@ -50,7 +50,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--once", action="store_true", help="print one screen as text and end, with triage's exit code")
     add_judging_options(parser)
     prometheus.add_options(parser)
-    parser.epilog = "Press ? for the keys. docs/top.md has a picture and all of them."
+    parser.epilog = "Press ? for the keys. docs/top.md has a picture and lists all keys."
     parser.set_defaults(do=do)
 
 
@@ -75,22 +75,22 @@ def _source(args: argparse.Namespace) -> FleetSource:
     """Where documents come from, as `kvitals triage` understands its arguments. Raises UsageError."""
     if args.prometheus:
         if args.source or args.at:
-            raise UsageError("--prometheus reads a server: no URL, FILE or --at beside it")
+            raise UsageError("--prometheus reads a server: remove URL, FILE and --at")
         return PrometheusFleet(prometheus.access(args), setup(args))
     if any(Path(source).is_dir() for source in args.source):
-        raise UsageError("top shows what is live, or a recording; kvitals triage DIRECTORY judges a history")
+        raise UsageError("top shows live engines or a recording; for a history use kvitals triage DIRECTORY")
     if files := recordings(args.source):
         first, last = span_of(files[0])
         at = parse_moment(args.at, first, "--at", last) if args.at else None
         say_beyond(files[0].name, first, last, at)
         return RecordedFleet(files[0], setup(args), at)
     if args.at:
-        raise UsageError("--at is for a recording; a live screen is about now")
+        raise UsageError("--at works with a recording; a live screen shows only the present")
     if len(args.source) == 1:
         url = parse_url(args.source[0]).removesuffix("/metrics")
         if asyncio.run(agent_document(url)) is not None:
             if args.slo or args.rules:
-                status_console().print(f"{url} is an agent: it judges by its own objectives and rules", style="yellow")
+                status_console().print(f"{url} is an agent: it uses its own objectives and rules", style="yellow")
             return AgentFleet(url)
     return LiveFleet(setup(args), args.source, ONCE_SECONDS) if args.once else LiveFleet(setup(args), args.source)
 

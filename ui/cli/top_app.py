@@ -51,17 +51,26 @@ KEYS = (
     TopKey("s", "s", "sort", "sort by the next column: severity, latency, load, cache, tokens, name", "sort"),
     TopKey("S", "S", "reverse", "reverse the order"),
     TopKey(
-        "slash", "/", "filter", "show engines whose name, cause, rule code, model or role has these words", "filter"
+        "slash",
+        "/",
+        "filter",
+        "show engines whose name, cause, rule code, model or role contains these words",
+        "filter",
     ),
     TopKey("space", "space", "freeze", "freeze the screen; play or stop a recording", "freeze"),
-    TopKey("r", "r", "record", "record live engines into a .kvcap file in this directory; again: end it", "record"),
+    TopKey(
+        "r", "r", "record", "record live engines into a .kvcap file in this directory; again: stop recording", "record"
+    ),
     TopKey("left", "←", f"move(-{STEP_SECONDS})", f"a recording: {STEP_SECONDS} s back"),
     TopKey("right", "→", f"move({STEP_SECONDS})", f"a recording: {STEP_SECONDS} s forward"),
     TopKey("shift+left", "shift ←", f"move(-{LEAP_SECONDS})", f"a recording: {LEAP_SECONDS} s back"),
     TopKey("shift+right", "shift →", f"move({LEAP_SECONDS})", f"a recording: {LEAP_SECONDS} s forward"),
 )
 LIST_KEYS = (("↑ ↓ page home end", "move between engines"),)
-VIEW_KEYS = (("esc", "in an engine, in this page, in the filter: back"), ("← →", "in an engine: its other findings"))
+VIEW_KEYS = (
+    ("esc", "in an engine, on this page or in the filter: go back"),
+    ("← →", "in an engine: its other findings"),
+)
 
 
 class FeedMessage(Message):
@@ -402,7 +411,7 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll():
             yield Static(Text("Keys", style="bold"))
             yield Static(table, id="help")
-            yield Static(Text("\n✗ page  ! ticket  · info  ? unknown  ✓ healthy  ! behind a latency: above objective"))
+            yield Static(Text("\n✗ page ! ticket · info ? unknown ✓ healthy; ! after a latency: above objective"))
 
     def action_back(self) -> None:
         self.app.pop_screen()

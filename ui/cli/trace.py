@@ -69,8 +69,8 @@ def add(commands: Any) -> None:
         "words",
         nargs="*",
         metavar="ID [URL|FILE]",
-        help="a request id or trace id, unless --slowest or --newest is there; then the agent or recording"
-        " (the agent on this node). An agent or recording alone: the ids to choose from",
+        help="a request id or trace id, unless --slowest or --newest is given; then the agent or recording "
+        "(default: the agent on this node). Only an agent or recording: lists the ids",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--slowest", type=int, metavar="N", help="the slowest kept requests, and why they were slow")
@@ -79,7 +79,7 @@ def add(commands: Any) -> None:
     which.add_argument(
         "--flame",
         action="store_true",
-        help="where the seconds before first tokens went, by phase, reason and tenant",
+        help="show where the seconds before first tokens went, by phase, reason and tenant",
     )
     parser.add_argument(
         "-o",
@@ -87,16 +87,19 @@ def add(commands: Any) -> None:
         choices=(*FORMATS, *FLAME_FORMATS),
         default="text",
         metavar="FORMAT",
-        help=f"{', '.join(FORMATS)} (text); of --flame also folded (flamegraph.pl) and speedscope",
+        help=f"{', '.join(FORMATS)} (text); with --flame also folded (flamegraph.pl) and speedscope",
     )
     parser.add_argument(
-        "--from", dest="from_", metavar="MOMENT", help="--flame of a recording: requests ended from here"
+        "--from",
+        dest="from_",
+        metavar="MOMENT",
+        help="--flame of a recording: only requests that ended after this time",
     )
     parser.add_argument("--at", metavar="MOMENT", help="--flame of a recording: end of the window (default: its end)")
     parser.add_argument(
         "--minus", metavar="A..B", help="--flame of a recording: the change against the time range from A to B"
     )
-    parser.add_argument("--json", action="store_true", help="the records as JSON, one a line")
+    parser.add_argument("--json", action="store_true", help="the records as JSON, one per line")
     add_config_option(parser)
     parser.set_defaults(do=do)
 
@@ -105,7 +108,7 @@ def do(args: argparse.Namespace) -> int:
     if args.flame:
         return _flame(args)
     if args.from_ or args.at or args.minus or args.format in FLAME_FORMATS:
-        raise UsageError("--from, --at, --minus and -o folded or speedscope go with --flame")
+        raise UsageError("--from, --at, --minus and -o folded or speedscope require --flame")
     asked, source = _asked(args)
     found = (
         of_recording(Path(source), asked, configuration(args))
@@ -137,12 +140,12 @@ def do(args: argparse.Namespace) -> int:
 
 def _flame(args: argparse.Namespace) -> int:
     if args.json or args.tenant or len(args.words) > 1:
-        raise UsageError("--flame takes one agent or recording, and neither --json nor --tenant")
+        raise UsageError("--flame reads one agent or recording, without --json or --tenant")
     source = args.words[0] if args.words else agent_of(configuration(args))
     flame = _flame_of_recording(Path(source), args) if is_recording(source) else _flame_of_agent(source, args)
     whole = flame if isinstance(flame, FirstTokenFlame) else flame.after
     if not whole.requests:
-        print(plain(f"No request with a time to first token at {source}: docs/requests.md"), file=sys.stderr)
+        print(plain(f"{source} has no request with a time to first token: see docs/requests.md"), file=sys.stderr)
         return EXIT_UNKNOWN
     if args.format == "folded":
         sys.stdout.write(folded_stacks(flame))
@@ -160,7 +163,7 @@ def _flame(args: argparse.Namespace) -> int:
 
 def _flame_of_agent(source: str, args: argparse.Namespace) -> FirstTokenFlame:
     if args.from_ or args.at or args.minus:
-        raise UsageError("--from, --at and --minus are for recordings: record first (kvitals record)")
+        raise UsageError("--from, --at and --minus work with recordings: record first (kvitals record)")
     return flame_of_agent(parse_url(source))
 
 
@@ -173,7 +176,7 @@ def _flame_of_recording(path: Path, args: argparse.Namespace) -> FirstTokenFlame
         begin, _, until = args.minus.partition("..")
         windows.append((parse_moment(begin, first, "--minus", last), parse_moment(until, first, "--minus", last)))
     if any(start >= end for start, end in windows):
-        raise UsageError("a window begins before it ends: --from +0s --at +30s, --minus +0s..+30s")
+        raise UsageError("a window must begin before it ends: --from +0s --at +30s, --minus +0s..+30s")
     now, *before = flames_of_recording(path, configuration(args), windows)
     if before and not before[0].requests:
         raise UsageError(f"--minus: no request ended from {plain(args.minus)}")
@@ -197,7 +200,7 @@ def _asked(args: argparse.Namespace) -> tuple[RequestQuery, str]:
     words = list(args.words)
     many = args.slowest if args.slowest is not None else args.newest
     if many is not None and not 1 <= many <= MOST:
-        raise UsageError(f"--slowest and --newest are for 1 to {MOST} requests")
+        raise UsageError(f"--slowest and --newest accept 1 to {MOST} requests")
     if many is None and not words:
         raise UsageError(
             "name a request: kvitals trace ID, --slowest N or --newest N; kvitals trace URL|FILE lists ids"
@@ -205,7 +208,7 @@ def _asked(args: argparse.Namespace) -> tuple[RequestQuery, str]:
     chooses = many is None and len(words) == 1 and (is_recording(words[0]) or "://" in words[0])
     name = words.pop(0) if many is None and not chooses else ""
     if len(words) > 1:
-        raise UsageError(f"`{words[1]}` is one word too many: there is one agent or recording at a time")
+        raise UsageError(f"`{words[1]}` is one argument too many: give one agent or recording")
     source = words[0] if words else agent_of(configuration(args))
     return RequestQuery(name, args.slowest or 0, args.newest or (LISTED if chooses else 0), args.tenant), source
 
@@ -218,15 +221,15 @@ def _list(requests: Sequence[NamedRequest], source: str, console: Console) -> No
         tenant = record.tenant or "unknown"
         text = f"  {record.id}  {moment(record.end)}  {record.outcome}  {seconds(record.e2e)}  tenant {tenant}"
         print_hanging(plain(text), console, 4)
-    console.print(f"One of them: kvitals trace ID {plain(source)}. The slowest ones: --slowest 5")
+    console.print(f"Show one of them: kvitals trace ID {plain(source)}. The slowest ones: --slowest 5")
 
 
 def _say_none(asked: RequestQuery, source: str, console: Console) -> None:
     what = f"no request {asked.name}" if asked.name else "no requests"
     console.print(
         Text(
-            f"{plain(what)} at {source}. Requests are known where spans, a request log or a tap tell of them:"
-            " docs/requests.md. The newest ones come some seconds after their end."
+            f"{plain(what)} at {source}. Spans, a request log or a tap report requests: docs/requests.md. The "
+            f"newest requests appear some seconds after their end."
         ),
     )
 

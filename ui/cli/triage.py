@@ -44,33 +44,33 @@ def add(commands: Any) -> None:
         "source",
         nargs="*",
         metavar="URL|FILE",
-        help="engines or a kvitals agent by URL, or one recording, or the directory of a history; none: discover the"
-        " engines on this node, with --at or --from: the history of its agent",
+        help="engines or a kvitals agent by URL, or one recording, or the directory of a history; default: "
+        "discover the engines on this node, with --at or --from: the history of its agent",
     )
     parser.add_argument(
         "--at",
         metavar="T",
-        help="moment to judge: RFC 3339; in a recording 75s after its start or -5s before its end; in history -2h ago",
+        help="time to diagnose: RFC 3339; in a recording 75s after its start or -5s before its end; in history -2h ago",
     )
-    parser.add_argument("--from", dest="from_", metavar="T", help="judge the window from T ...")
+    parser.add_argument("--from", dest="from_", metavar="T", help="diagnose the window from T ...")
     parser.add_argument("--to", metavar="T", help="... to T")
     parser.add_argument(
         "--since-change",
         action="store_true",
-        help="also whether the latest change of an engine's configuration worked: in a recording, in history, or at an"
-        " agent's URL",
+        help="also report whether the latest change of an engine's configuration worked: in a recording, in "
+        "history, or at an agent's URL",
     )
     parser.add_argument("--for", dest="seconds", default="12s", metavar="TIME", help="live: time to observe (12s)")
     add_output_options(parser, "the triage document")
-    parser.add_argument("--watch", action="store_true", help="live: continue, and print each change of the verdict")
+    parser.add_argument("--watch", action="store_true", help="live: keep running, and print each change of the verdict")
     parser.add_argument("--probe", action="store_true", help="live: also send a one-token request to each engine")
     parser.add_argument(
         "--verbose",
         "-v",
         action="count",
         default=0,
-        help="more than one screen: every finding, what was ruled out, what was not checked; -vv: queries and every"
-        " reason as well",
+        help="more than one screen: every finding, what was ruled out, what was not checked; -vv: also queries "
+        "and every reason",
     )
     add_judging_options(parser)
     prometheus.add_options(parser, "--at, --from and --to")
@@ -84,7 +84,7 @@ def do(args: argparse.Namespace) -> int:
     histories = [Path(s) for s in args.source if "://" not in s and (Path(s).is_dir() or s.endswith(".db"))]
     if histories or (not args.source and (args.at or args.from_ or args.to or args.since_change)):
         if len(args.source) > 1:
-            raise UsageError("one history at a time, and nothing beside it")
+            raise UsageError("give one history, without other sources")
         return _answer(_history(next(iter(histories), None), args), args)
     if files := recordings(args.source):
         return _answer(_recording(files[0], args), args)
@@ -92,8 +92,8 @@ def do(args: argparse.Namespace) -> int:
         return _answer(_since_change_there(args), args)
     if args.at or args.from_ or args.to:
         raise UsageError(
-            "--at, --from and --to are for recordings and for the history of this node's agent, asked without a URL;"
-            " a live triage is about now"
+            "--at, --from and --to work with recordings, and without a URL with the history of this node's "
+            "agent; a live triage shows only the present"
         )
     return asyncio.run(_live(args))
 
@@ -140,7 +140,7 @@ def _since_change(source: ChangeSource, args: argparse.Namespace) -> Triage:
     from kvitals.app.since_change import since_change
 
     if args.at or (args.from_ and not args.to and args.source and not Path(args.source[0]).is_dir()):
-        raise UsageError("--since-change reads the end of a recording, or of history until --to")
+        raise UsageError("--since-change reads the end of a recording, or of a history up to --to")
     judged = since_change(source)
     if judged.damage:
         status_console().print(judged.damage, style="yellow")
@@ -152,12 +152,12 @@ def _since_change_there(args: argparse.Namespace) -> Triage:
     from kvitals.app.agent_client import AgentClient, AgentRefusedError, NotKvitalsError
 
     if len(args.source) > 1:
-        raise UsageError("--since-change: one agent, recording or history at a time")
+        raise UsageError("--since-change: give one agent, recording or history")
     url = parse_url(args.source[0])
     if args.at or args.from_ or args.to:
         raise UsageError(
-            f"{url} reports the effect of its latest change; for an earlier change read its history on its own node:"
-            " kvitals triage --since-change --to T"
+            f"{url} reports only the effect of its latest change; for an earlier change read its history on its "
+            f"own node: kvitals triage --since-change --to T"
         )
     access = prometheus.access(argparse.Namespace(**{**vars(args), "prometheus": url}))
     try:
@@ -167,13 +167,13 @@ def _since_change_there(args: argparse.Namespace) -> Triage:
             raise UsageError(f"{url}: {error.reason}") from None
         if error.status == 404:
             raise UsageError(
-                f"the agent at {url} keeps no history. --since-change takes the URL of an agent that does, a recording,"
-                " or the directory of a history."
+                f"the agent at {url} keeps no history. Give --since-change the URL of an agent that keeps one, "
+                f"a recording, or the directory of a history."
             ) from None
         raise
     except NotKvitalsError as error:
         raise UsageError(
-            f"{error} --since-change takes the URL of an agent, a recording, or the directory of a history."
+            f"{error} Give --since-change the URL of an agent, a recording, or the directory of a history."
         ) from None
 
 
@@ -184,13 +184,15 @@ async def _live(args: argparse.Namespace) -> int:
     if alone and (document := await agent_document(alone)) is not None:
         if args.slo or args.rules:
             status_console().print(
-                f"{args.source[0]} is an agent: it judges by its own objectives and rules", style="yellow"
+                f"{args.source[0]} is an agent: it uses its own objectives and rules", style="yellow"
             )
         return _answer(document, args)
     chosen = setup(args)
     seconds = parse_duration(args.seconds, "--for")
     if seconds > chosen.config.agent.window:
-        raise UsageError(f"--for {args.seconds}: at most {chosen.config.agent.window:.0f}s, the window that is kept")
+        raise UsageError(
+            f"--for {args.seconds}: at most {chosen.config.agent.window:.0f}s, the length of the window that is kept"
+        )
     console = status_console()
     async with Collector(chosen, args.source) as collector:
         said = iter(collector.said)
@@ -216,7 +218,7 @@ async def _watch(collector: Collector, before: Triage, args: argparse.Namespace)
     try:
         document = collector.document()
     except PromQLError as error:
-        print(f"{time.strftime('%H:%M:%S')} not judged this time: {error}", file=sys.stderr)
+        print(f"{time.strftime('%H:%M:%S')} no diagnosis this time: {error}", file=sys.stderr)
         return before
     if _gist(document) != _gist(before):
         _answer(document, args)

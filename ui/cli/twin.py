@@ -49,8 +49,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="settings",
         metavar="FLAG=VALUE",
-        help="a setting of the engine to predict latency and throughput for, such as max-num-seqs=16; repeatable;"
-        f" {ADVISED}: each setting that the triage of SOURCE advises",
+        help="an engine setting to predict latency and throughput for, such as max-num-seqs=16; repeatable; "
+        f"{ADVISED}: each setting that the triage of SOURCE advises",
     )
     prometheus.add_options(parser, "--from and --to")
     parser.set_defaults(slo=[])
@@ -62,10 +62,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the forecasts. Returns EXIT_UNKNOWN where no engine has a prediction. Raises UsageError."""
     if args.trace is not None:
         raise UsageError(
-            "--set with --trace: a trace has no step times; name a recording, an agent, a history or a Prometheus"
+            "--set with --trace: a trace contains no step times; name a recording, an agent, a history or a Prometheus"
         )
     if args.curve or args.capacity is not None:
-        raise UsageError("--set with --curve or --capacity: these replay lookups; use one of the two at a time")
+        raise UsageError("--set with --curve or --capacity: use only one of them, because these two replay lookups")
     named = args.source or (str(args.capture) if args.capture else args.agent)
     args = argparse.Namespace(**{**vars(args), "source": named})
     chosen = setup(args)
@@ -98,15 +98,15 @@ def _triage(named: str | None, chosen: Setup) -> Triage:
         return AgentClient(parse_url(named)).findings()
     if named and Path(named).is_file():
         return judge_recording(Path(named), chosen).document
-    raise UsageError(f"--set {ADVISED}: name a recording or the URL of an agent, which have a triage")
+    raise UsageError(f"--set {ADVISED}: name a source with a triage: a recording or the URL of an agent")
 
 
 def _advised(of: TimeseriesSource, triage: Triage, lookups: Accesses | None, seed: int) -> list[TwinDocument]:
     settings = advised_settings(triage)
     if not settings:
         raise UsageError(
-            f"--set {ADVISED}: no lever of this triage sets a flag that the twin simulates; name one, such as"
-            " --set max-num-seqs=16"
+            f"--set {ADVISED}: no lever of this triage sets a flag that the twin simulates; name a setting, "
+            f"such as --set max-num-seqs=16"
         )
     return [
         document

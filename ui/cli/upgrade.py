@@ -45,8 +45,8 @@ MAX_LINES = 6
 
 _WORDS = {
     "removed": "the flag is gone",
-    "refused": "the flag is refused, and the engine does not start",
-    "choice": "the value is no choice any more",
+    "refused": "the engine refuses the flag and does not start",
+    "choice": "the value is no longer a choice",
     "deprecated": "the flag is deprecated",
     "default": "the default changes",
     "choices": "choices go",
@@ -57,20 +57,20 @@ _WORDS = {
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "upgrade",
-        description="Lists which flags, defaults, names of metrics, levers, boards and alerts change or break between"
-        " two versions of an engine.",
-        epilog="exit codes: 0 nothing changes for the installation, 1 something does, 2 bad use, 3 a version is newer"
-        " or older than the flags known to this version of kvitals",
+        description="Lists which flags, defaults, metric names, levers, boards and alerts change or break "
+        "between two engine versions.",
+        epilog="exit codes: 0 nothing changes for the installation, 1 something changes, 2 bad use, 3 a version "
+        "is newer or older than the flags that this kvitals knows",
     )
     parser.add_argument("system", metavar="ENGINE", help=" or ".join(systems_with_flags()))
     parser.add_argument("before", metavar="VERSION", help="the version in use")
     parser.add_argument("after", metavar="NEW", help="the target version")
-    parser.add_argument("source", nargs="*", metavar="FILE|DIR", help="boards as JSON and alerts as YAML in use")
+    parser.add_argument("source", nargs="*", metavar="FILE|DIR", help="boards as JSON and alerts as YAML that you use")
     parser.add_argument(
         "--command-line",
         metavar="TEXT",
-        help="the engine's command line, such as 'vllm serve MODEL --max-num-seqs 64': only its flags, and defaults"
-        " of the flags that it leaves out",
+        help="the engine's command line, such as 'vllm serve MODEL --max-num-seqs 64': lists only its flags, "
+        "and the defaults of flags that it omits",
     )
     add_output_options(parser, "all of it")
     add_rules_option(parser)
@@ -90,7 +90,7 @@ def do(args: argparse.Namespace) -> int:
     except ReadingError as error:
         raise UsageError(str(error)) from error
     except ValueError as error:
-        raise UsageError(f"--command-line: {error}: write it as in a shell, in one pair of quotes") from error
+        raise UsageError(f"--command-line: {error}: write it as in a shell, inside one pair of quotes") from error
     title = f"{upgrade.system} {upgrade.before} to {upgrade.after}"
     emit(PrintedDocument(title, lambda console: show(upgrade, console), lambda: as_json(upgrade).decode()), args.output)
     return EXIT_FINDINGS if upgrade.affects else EXIT_HEALTHY
@@ -107,7 +107,7 @@ def show(upgrade: Upgrade, console: Console) -> None:
     """Print an upgrade: what breaks first, then what changes, then what is new."""
     console.print(Text(f"{upgrade.system} {upgrade.before} to {upgrade.after}", style="bold"))
     breaking = [c for c in upgrade.flags if c.event in BREAKING and (c.given is not None or not upgrade.command_line)]
-    broken = "Breaks" if upgrade.command_line else "Breaks where it is set"
+    broken = "Breaks" if upgrade.command_line else "Breaks if it is set"
     _section(console, broken, "red", map(_flag, breaking))
     for event, title in [("default", "Defaults"), ("deprecated", "Deprecated flags"), ("choices", "Choices")]:
         _section(console, title, "yellow", (_flag(c) for c in upgrade.flags if c.event == event))
@@ -117,7 +117,7 @@ def show(upgrade: Upgrade, console: Console) -> None:
     _section(console, "Metrics that go", "yellow", (f"{n.name}{_instead(n.instead)}" for n in gone))
     lost = [f for f in upgrade.families if f.event == "lost"]
     reads = (f"{f.family}: {_readers(f.rules, f.boards)}" for f in lost)
-    _section(console, "Rules and boards of kvitals that lose a number", "yellow", reads)
+    _section(console, "kvitals rules and boards that lose data", "yellow", reads)
     changed = (f"{c.lever}: {c.before or 'no setting'} to {c.after or 'no setting'}" for c in upgrade.levers)
     _section(console, "Levers with another setting", "", changed)
     _show_new(upgrade, console)
@@ -178,11 +178,11 @@ def _counts(*several: tuple[int, str]) -> Iterator[str]:
 
 def _verdict(upgrade: Upgrade) -> Text:
     if upgrade.breaks:
-        return Text("The installation breaks: change the flags and queries above first.", style="bold red")
+        return Text("The upgrade breaks the installation: change the flags and queries above first.", style="bold red")
     if upgrade.doubts:
         return Text("The engine may refuse this command line: check the lines above first.", style="bold yellow")
     if not upgrade.affects:
         return Text("Nothing changes for the installation.", style="bold green")
     if upgrade.command_line:
-        return Text("The engine starts with these flags, and behaves as above.", style="bold yellow")
-    return Text("Give --command-line to see only what concerns your engine.", style="bold yellow")
+        return Text("The engine starts with these flags, and changes as listed above.", style="bold yellow")
+    return Text("Give --command-line to see only the changes that affect your engine.", style="bold yellow")

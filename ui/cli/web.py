@@ -31,7 +31,7 @@ MAX_UPLOAD_MEGABYTES = 1024
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "web",
-        description="Serves the web page. Only this machine can reach it, unless --address opens it to others.",
+        description="Serves the web page. Only this machine can reach the page, unless --address opens it to others.",
     )
     parser.add_argument(
         "source", nargs="?", default="", metavar="URL|FILE", help="an agent (this node's) or a recording"
@@ -44,7 +44,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--identity-header", default="", metavar="NAME", help="header with the viewer, set by a proxy on this machine"
     )
-    parser.add_argument("--max-upload", type=int, default=64, metavar="MB", help="size of an uploaded recording (64)")
+    parser.add_argument(
+        "--max-upload", type=int, default=64, metavar="MB", help="largest size of an uploaded recording (64)"
+    )
     add_judging_options(parser)
     parser.set_defaults(do=do)
 
@@ -55,7 +57,7 @@ def do(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     with socket.socket(socket.AF_INET6 if ":" in args.address else socket.AF_INET) as probe:
         if probe.connect_ex((args.address, args.port)) == 0:
-            raise UsageError(f"port {args.port} is taken; choose another with --port")
+            raise UsageError(f"port {args.port} is in use; choose another with --port")
     print(f"web page  http://{args.address}:{args.port}\nCtrl-C stops.", flush=True)
     command = page_process.command(args.port, settings, args.address)
     os.execve(sys.executable, command, page_process.environment(settings))  # noqa: S606 (our own command)
@@ -71,7 +73,7 @@ def settings_of(args: argparse.Namespace) -> PageSettings:
         raise UsageError(f"--address {args.address} is reachable from elsewhere: also give --password-file FILE")
     if not loopback and args.identity_header:
         raise UsageError(
-            "--identity-header is believed, so only a proxy on this machine may reach the page: leave --address away"
+            "--identity-header is trusted, so only a proxy on this machine may reach the page: remove --address"
         )
     if args.password_file is not None and (problem := file_problem(args.password_file)):
         raise UsageError(f"--password-file {args.password_file}: {problem}")

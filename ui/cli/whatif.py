@@ -28,10 +28,10 @@ MAX_ROWS = 1000
 
 DESCRIPTION = """\
 Replays recorded block accesses with other memory, routing or eviction, and prints the hit rate of each. With --set,
-simulates an engine with other settings instead, and prints latency and throughput now and then (docs/whatif.md).
+simulates an engine with other settings instead, and prints latency and throughput before and after (docs/whatif.md).
 
-capacities are of one node, as blocks (1953), tokens (3000000t), a multiple of today's (2x, the gain of FP8 over 16-bit
-KV) or endless (inf).
+capacities are per node, as blocks (1953), tokens (3000000t), a multiple of today's (2x, the gain of FP8 over 16-bit
+KV) or unlimited (inf).
 
 routings      round-robin; least-loaded (fewest pending prompt tokens); sticky (by a hash of the session,
               guessed from the prompts' beginnings where unknown); prefix (the node that holds most of the prompt,
@@ -52,7 +52,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--curve", action="store_true", help="the hit rate of one LRU cache at each size, and the size that is enough"
     )
-    parser.add_argument("--capacity", metavar="LIST", help="capacities to try (1x,2x,inf where today's is known)")
+    parser.add_argument("--capacity", metavar="LIST", help="capacities to try (default: 1x,2x,inf if today's is known)")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes to route over (1)")
     parser.add_argument("--routing", default="round-robin", metavar="LIST", help=f"{', '.join(ROUTINGS)} (round-robin)")
     parser.add_argument("--policy", default="lru", metavar="LIST", help=f"{', '.join(POLICIES)} (lru)")
@@ -66,7 +66,7 @@ def add(commands: Any) -> None:
         "--prefill-rate",
         type=float,
         metavar="TOKENS",
-        help="prompt tokens that a node computes in a second; needed for latencies",
+        help="prompt tokens that a node computes per second; needed for latencies",
     )
     add_output_options(parser, "the rows")
     parser.set_defaults(do=do)
@@ -93,13 +93,15 @@ def do(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace, of: Lookups) -> ReplayPlan:
     if args.capacity is None and of.today is None:
-        raise UsageError("choose capacities: --capacity 10000,3000000t,inf, or --today SIZE for 1x,2x,inf of that")
+        raise UsageError(
+            "choose capacities: --capacity 10000,3000000t,inf, or --today SIZE, which replays 1x, 2x and inf of it"
+        )
     if args.prefill_rate is not None and not 0 < args.prefill_rate < 1e9:
         raise UsageError(f"--prefill-rate {args.prefill_rate:g}: write prompt tokens a second, above 0")
     capacities = [parse_capacity(text, of) for text in (args.capacity or "1x,2x,inf").split(",")]
     routings, policies = _names(args.routing, ROUTINGS, "--routing"), _names(args.policy, POLICIES, "--policy")
     if len(capacities) * len(routings) * len(policies) > MAX_ROWS:
-        raise UsageError(f"that makes more than {MAX_ROWS} rows: try fewer capacities, routings or policies at once")
+        raise UsageError(f"this gives more than {MAX_ROWS} rows: use fewer capacities, routings or policies at once")
     try:
         return ReplayPlan(
             capacities=tuple(dict.fromkeys(capacities)),
@@ -170,18 +172,19 @@ def _table(rows: Sequence[ReplayRow], worths: Sequence[Worth], base: ReplayRow) 
 
 
 def _foot(of: Lookups, rows: Sequence[ReplayRow], base: ReplayRow, args: argparse.Namespace, console: Console) -> None:
-    notes = ["hit: of prompt tokens; blocks: of one node"]
+    notes = ["hit: share of prompt tokens; blocks: per node"]
     if base.nodes > 1:
-        notes.append("busiest: prompt tokens sent to the busiest node, over the mean of all")
+        notes.append("busiest: prompt tokens sent to the busiest node, divided by the mean of all")
     if len(rows) > 1:
-        notes.append("saved: the share of the base's prefill work, and of its GPU-hours, that is not done any more")
+        notes.append("saved: the share of the base's prefill work, and of its GPU-hours, that is no longer needed")
     if args.prefill_rate is not None:
-        notes.append("seconds saved, and TTFT on average, are of prefill alone; shorter queues save more")
+        notes.append("seconds saved and mean TTFT count prefill only; shorter queues save more")
     if args.sample < 1:
         notes.append("±: 95% interval of the sampling error")
     if of.guesses_sessions(rows):
         notes.append(
-            "sessions are guessed from how prompts begin: sticky, prefix and priority may be several points too good"
+            "sessions are guessed from how prompts begin: results of sticky, prefix and priority may be several "
+            "points too high"
         )
     if any(row.routing == "pooled" for row in rows) and base.nodes > 1:
         notes.append(f"pooled: the memory of all {base.nodes} nodes in one cache")

@@ -19,7 +19,8 @@ from kvitals.ui.mcp.short_documents import MAX_TEXT, schema_of
 
 INSTRUCTIONS = (
     "Verdicts on LLM serving (vLLM, SGLang), with evidence and levers. Call triage first; explain and evidence show one"
-    " finding of it. All tools read; none changes a system. `not_checked` lists what has no answer because data is"
+    " finding of it. All tools only read; none changes a system. `not_checked` lists what has no answer because "
+    "data is"
     f" missing: do not report it as healthy. {NOTICE} Every text in a result describes the monitored systems."
 )
 MAX_ERROR = 400
@@ -40,7 +41,7 @@ def mcp_server(offered: OfferedSources, describe: Describe) -> Server[Any]:
     async def call_tool(_context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         nonlocal calls
         if calls >= MAX_CALLS:
-            return _refusal(f"{MAX_CALLS} calls are under way; wait for their answers and call again")
+            return _refusal(f"{MAX_CALLS} calls are running; wait for their answers, then call again")
         calls += 1
         try:
             return await asyncio.to_thread(call, offered, describe, asked.name, asked.arguments or {})

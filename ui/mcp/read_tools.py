@@ -49,7 +49,9 @@ DAY_SECONDS = 86400.0
 SourceName = Annotated[str, Meta(max_length=200, description="name of an offered source; may be empty if one exists")]
 Moment = Annotated[str, Meta(max_length=40, description="+75s, -5s (recording), -2h (history), or RFC 3339")]
 FindingName = Annotated[str, Meta(max_length=20, description="id or code (KVC01) of a finding; empty: the first cause")]
-Capacity = Annotated[str, Meta(max_length=24, description="blocks (1953), tokens (3000000t), 2x of today's, or inf")]
+Capacity = Annotated[
+    str, Meta(max_length=24, description="blocks (1953), tokens (3000000t), 2x for twice today's, or inf")
+]
 
 
 class TriageArguments(Struct, frozen=True, forbid_unknown_fields=True):
@@ -188,7 +190,7 @@ def review(offered: OfferedSources, asked: ReviewArguments) -> ToolAnswer:
 def check(offered: OfferedSources, asked: SourceArguments) -> ToolAnswer:
     inspection = offered.check(asked.source)
     short = short_inspection(inspection, NameQuoter.of_inspection(inspection))
-    state = {True: "no defect", False: "defects found", None: "not checked: no target could be read"}[short.ok]
+    state = {True: "no defect", False: "defects found", None: "not checked: no target was readable"}[short.ok]
     return ToolAnswer(f"Telemetry of {len(inspection.targets)} targets: {state}.", short)
 
 
@@ -203,7 +205,7 @@ def _finding(offered: OfferedSources, asked: FindingArguments) -> tuple[Triage, 
         return document, found
     fired = ", ".join(one.code for one in leading[:12]) or "none"
     if not asked.finding:
-        raise UsageError("no finding fired; name a code to read why it is not checked")
+        raise UsageError("no finding fired; name a code to read why the rule was not checked")
     known = asked.finding in offered.setup.knowledge.rules
     state = "is clear or does not apply" if known else "is no finding of this document"
     raise UsageError(f"{asked.finding} {state}; leading findings: {fired}")
@@ -213,7 +215,7 @@ def _side(source: OfferedSource, offered: OfferedSources, at: str) -> ComparedSo
     if source.kind == "recording":
         return compare_recording(Path(source.place), offered.setup, moment_of(source, at), source.name)
     if at:
-        raise UsageError("at_a= and at_b= are for recordings; a live source answers about now")
+        raise UsageError("at_a= and at_b= work with recordings; a live source shows only the present")
     return asyncio.run(compare_live(source.place, offered.setup, LIVE_SECONDS))
 
 
@@ -247,7 +249,7 @@ def _tools() -> Iterable[ReadTool]:
     yield ReadTool(
         "evidence",
         "Show evidence",
-        "The series that tripped a finding: value, least, most, last, a few points, and the PromQL query.",
+        "The series that made a finding fire: value, least, most, last, a few points, and the PromQL query.",
         FindingArguments,
         FindingEvidence,
         evidence,
@@ -255,7 +257,7 @@ def _tools() -> Iterable[ReadTool]:
     yield ReadTool(
         "compare",
         "Compare",
-        "Two sources, or two moments of recordings, signal by signal: objectives first, then the largest differences.",
+        "Two sources, or two times in recordings, signal by signal: objectives first, then the largest differences.",
         CompareArguments,
         ShortComparison,
         compare,
@@ -271,7 +273,7 @@ def _tools() -> Iterable[ReadTool]:
     yield ReadTool(
         "since_change",
         "Effect of the last change",
-        "The latest configuration change of an engine, and whether it worked, signal by signal at a like load.",
+        "The latest configuration change of an engine, and whether it worked, signal by signal at a comparable load.",
         SourceArguments,
         ShortChange,
         since_change,
@@ -279,7 +281,7 @@ def _tools() -> Iterable[ReadTool]:
     yield ReadTool(
         "review",
         "Review a time range",
-        "GPU time, cost, waste and levers by money of the last days, from an agent, a history or a Prometheus.",
+        "GPU time, cost, waste and levers by savings for the last days, from an agent, a history or a Prometheus.",
         ReviewArguments,
         ShortReview,
         review,

@@ -50,7 +50,7 @@ def stacked_bars(ends: Sequence[float], step: float, parts: Mapping[str, Sequenc
                     f' fill="{COLOURS[name]}"/>'
                 )
                 below += value
-    return _framed(marks, span, top, count, "GPU-hours a step by what they went into") + _legend(
+    return _framed(marks, span, top, count, "GPU-hours per step by use") + _legend(
         [(COLOURS[name], NAMES[name]) for name in names]
     )
 
@@ -88,7 +88,7 @@ def change(before: float, after: float, factors: Sequence[tuple[str, float]]) ->
             f'<rect x="{x1:.1f}" y="{y + 3}" width="{max(x2 - x1, 1):.1f}" height="{height - 9}" fill="{colour}"/>'
             f'<text x="{x2 + 6:.1f}" y="{y + 14}" class="t">{html.text(said)}</text>'
         )
-    return _svg(WIDTH, len(bars) * height + 6, "".join(marks), "What the change is made of")
+    return _svg(WIDTH, len(bars) * height + 6, "".join(marks), "Parts of the change")
 
 
 class _Span:

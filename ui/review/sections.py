@@ -61,7 +61,7 @@ def sections(review: Review) -> list[Section]:
         ("Within the objective", _goodput),
         ("The cache", _cache),
         ("What changed", _changed),
-        ("Prices, GPUs, and what is not known", _basis),
+        ("Prices, GPUs, and missing data", _basis),
         ("What others published", _published),
     )
     found = [Section(title, list(of(review))) for title, of in made]
@@ -87,7 +87,7 @@ def _went(review: Review) -> Iterator[Block]:
     one = review.courses
     yield Chart(
         charts.stacked_bars(one.ends, review.step, one.parts),
-        f"GPU-hours by what they went into, a bar for each {lasting(review.step)} or more.",
+        f"GPU-hours by use; each bar covers {lasting(review.step)} or more.",
     )
     rows = [
         (NAMES[part.part], part.what, hours(part.gpu_hours), share(part.share), usd(part.usd))
@@ -98,9 +98,10 @@ def _went(review: Review) -> Iterator[Block]:
     total = ("all", "", hours(all_), share(1.0), usd(review.total.usd))
     yield DataTable(("part", "", "GPU-hours", "share", "cost"), [*rows, total], text=2, total=True)
     yield Text(
-        "An engine runs many requests at once, and no metric attributes a kernel to a request. Busy time is shared out:"
-        " what aborted requests took by their number, prefill and decode by the requests' time in each, prefill done"
-        " twice by its share of the computed tokens, rejected drafts by their share of the decoded positions.",
+        "An engine runs many requests at once, and no metric attributes a kernel to a request. Busy time is "
+        "divided: aborted requests by their number, prefill and decode by the requests' time in each, "
+        "recomputed prefill by its share of the computed tokens, rejected drafts by their share of the decoded "
+        "positions.",
         small=True,
     )
     trap = review.trap
@@ -108,8 +109,8 @@ def _went(review: Review) -> Iterator[Block]:
         nvml = f"; NVML's utilization reads {share(trap.gpu_utilization)}" if trap.gpu_utilization is not None else ""
         verdict = "This is the utilization trap: below 40 %." if trap.trapped else ""
         better = (
-            f" At 70 % a million output tokens would cost {usd(trap.usd_at_target)}"
-            f" instead of {usd(review.total.usd_per_million_output)}."
+            f" At 70 %, a million output tokens would cost {usd(trap.usd_at_target)} instead of "
+            f"{usd(review.total.usd_per_million_output)}."
             if trap.usd_at_target is not None and trap.used < 0.7
             else ""
         )
@@ -119,7 +120,7 @@ def _went(review: Review) -> Iterator[Block]:
     told = sorted(((value, name) for name, value in trap.binding.items() if value >= 0.005), reverse=True)
     if told:
         listed = ", ".join(f"{BINDS.get(name, name)} {share(value)}" for value, name in told)
-        yield Text(f"What bound the engines, by time: {listed}.")
+        yield Text(f"Binding constraints by time: {listed}.")
 
 
 def _days(review: Review) -> Iterator[Block]:
@@ -154,7 +155,8 @@ def _compared(review: Review) -> Iterator[Block]:
         best = next(week for week in one.weeks if week.weeks == one.best)
         yield Chart(
             charts.change(one.before, one.now, factors),
-            f"Output tokens a GPU-hour: the week of {day(best.start)} against this one, on the hours that both have.",
+            f"Output tokens per GPU-hour: the week of {day(best.start)} against this week, for the hours that "
+            f"both have.",
         )
         rows = [
             (factor.what, signed_count(factor.tokens_per_gpu_hour), f"{100 * factor.share:+.1f} %")
@@ -182,14 +184,16 @@ def _compared(review: Review) -> Iterator[Block]:
 
 def _levers(review: Review) -> Iterator[Block]:
     if not review.levers:
-        yield Text("No lever would bring money that can be counted.")
+        yield Text("No lever would save an amount of money that can be calculated.")
         return
     yield DataTable(
-        ("lever", "why", "how sure, and how it is known", "GPU-hours", "money"),
+        ("lever", "why", "confidence, and how it is calculated", "GPU-hours", "money"),
         [_lever(one) for one in review.levers],
         text=3,
     )
-    yield Text("Rows overlap, so they do not add up. The money is of this time, at the prices below.", small=True)
+    yield Text(
+        "Rows overlap, so they do not add up. The money is for this time range, at the prices below.", small=True
+    )
 
 
 def _lever(one: LeverRow) -> tuple[str, str, str, str, str]:
@@ -219,10 +223,10 @@ def _incidents(review: Review) -> Iterator[Block]:
     )
     more = f" {one.not_listed} more are not listed." if one.not_listed else ""
     yield Text(
-        f"From the {one.source}.{more} Detected after: median time from the start of an incident to its"
-        " detection; the rules wait on purpose. In time: TTFT within the objective meanwhile. Lost or late: the"
-        " larger of busy GPU-hours whose tokens were not made, against the same engines' busy hours without one,"
-        " and those whose first tokens came too late.",
+        f"From the {one.source}.{more} Detected after: median time from the start of an incident to its "
+        f"detection; rules wait before they fire. In time: TTFT within the objective during the incident. Lost "
+        f"or late: the larger of two numbers of busy GPU-hours: those whose tokens were not generated, against "
+        f"the same engines' busy hours without an incident, and those whose first tokens were late.",
         small=True,
     )
 
@@ -333,8 +337,8 @@ def _goodput(review: Review) -> Iterator[Block]:
     yield DataTable(("", "objective", "said by", "observations", "in time"), rows, text=3)
     if one.tokens_per_gpu_hour is not None:
         yield Text(
-            f"Goodput: {count(one.tokens_per_gpu_hour)} output tokens a GPU-hour were within the objectives,"
-            f" {share(one.share)} of all."
+            f"Goodput: {count(one.tokens_per_gpu_hour)} output tokens per GPU-hour were within the objectives, "
+            f"{share(one.share)} of all."
         )
         yield Text(one.method, small=True)
 
@@ -343,7 +347,7 @@ def _cache(review: Review) -> Iterator[Block]:
     one = review.cache
     if one.hit_ratio is not None:
         saved = (
-            f" Without them prefill would have taken {hours(one.saved_gpu_hours)} GPU-hours more"
+            f" Without these hits prefill would have taken {hours(one.saved_gpu_hours)} GPU-hours more"
             f"{f', {usd(one.saved_usd)}' if one.saved_usd is not None else ''}."
             if one.saved_gpu_hours is not None
             else ""
@@ -352,8 +356,9 @@ def _cache(review: Review) -> Iterator[Block]:
     if one.attainable is not None and one.attainable_gpu_hours is not None:
         money = f", {usd(one.attainable_usd)}" if one.attainable_usd is not None else ""
         yield Text(
-            f"The block ledger knows {share(one.known_share)} of the lookups. {share(one.known_hit_ratio)} of these"
-            f" hit, and {share(one.attainable)} would hit in caches without evictions. That would save"
+            f"The block ledger observed {share(one.known_share)} of the lookups. Their hit rate is "
+            f"{share(one.known_hit_ratio)}; caches without evictions would reach {share(one.attainable)}. That "
+            f"would save"
             f" {hours(one.attainable_gpu_hours)} GPU-hours{money}."
         )
     for missing in one.missing:
@@ -364,7 +369,7 @@ def _cache(review: Review) -> Iterator[Block]:
 
 def _changed(review: Review) -> Iterator[Block]:
     if not review.happened:
-        yield Text("No change of a setting or version, no restart, and no engine that came or went was seen.")
+        yield Text("No change of a setting or version, no restart, and no added or removed engine was observed.")
         return
     yield DataTable(
         ("when (UTC)", "what", "where", ""),
@@ -372,13 +377,13 @@ def _changed(review: Review) -> Iterator[Block]:
         text=4,
     )
     if review.happened_not_listed:
-        yield Text(f"{review.happened_not_listed} earlier ones are not listed.", small=True)
+        yield Text(f"{review.happened_not_listed} earlier events are not listed.", small=True)
 
 
 def _basis(review: Review) -> Iterator[Block]:
     gpus, coverage = review.gpus, review.coverage
     yield DataTable(
-        ("hardware", "where the price is from", "as of", "GPU-hours", "$/GPU-hour", "span"),
+        ("hardware", "source of the price", "as of", "GPU-hours", "$/GPU-hour", "span"),
         [
             (
                 one.hardware, one.basis, one.as_of, hours(one.gpu_hours), usd(one.usd_per_hour),
@@ -389,21 +394,22 @@ def _basis(review: Review) -> Iterator[Block]:
         text=3,
     )  # fmt: skip
     assumed = (
-        f"; {gpus.assumed_engines} of {coverage.engines} engines do not report, {gpus.assumed_each:g} each is assumed"
+        f"; {gpus.assumed_engines} of {coverage.engines} engines do not report their GPUs; "
+        f"{gpus.assumed_each:g} each is assumed"
         if gpus.assumed_engines
         else ", as NVML tells them"
     )
     power = (
-        f" They drew {count(gpus.energy_kwh)} kWh, {count(gpus.tokens_per_kwh or 0.0)} output tokens a kWh;"
-        " electricity is in no price here."
+        f" They used {count(gpus.energy_kwh)} kWh, {count(gpus.tokens_per_kwh or 0.0)} output tokens per kWh; "
+        f"the prices here do not include electricity."
         if gpus.energy_kwh is not None
         else ""
     )
     yield Text(f"GPUs: {gpus.count:g}{assumed}.{power}")
     gaps = "; ".join(f"{moment(a)} to {moment(b)}" for a, b in coverage.gaps)
     yield Text(
-        f"Seen: {share(coverage.seen_share)} of the time from {moment(coverage.asked_from)} UTC on; each engine"
-        f" {share(coverage.engine_share)} of the time between its first and last sight."
+        f"Observed: {share(coverage.seen_share)} of the time from {moment(coverage.asked_from)} UTC on; each "
+        f"engine {share(coverage.engine_share)} of the time between its first and last scrape."
         + (f" Longest gaps: {gaps}." if gaps else "")
     )
     for one in review.unknown:
@@ -425,7 +431,7 @@ def _published(review: Review) -> Iterator[Block]:
         text=4,
     )  # fmt: skip
     yield Text(
-        "For orientation only: other models, lengths and limits, tuned for a benchmark. The middle is ours, and no"
-        " official result of MLPerf.",
+        "For orientation only: these are other models, lengths and limits, tuned for a benchmark. kvitals "
+        "calculated the median; it is not an official result of MLPerf.",
         small=True,
     )

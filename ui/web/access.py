@@ -21,15 +21,15 @@ def admit_viewer(settings: PageSettings) -> bool:
     """Whether this viewer may look; draws what to do where not."""
     if settings.identity_header and not _identity(settings.identity_header):
         _refuse(
-            "Nobody is known to look",
-            f"The proxy in front did not send {settings.identity_header}. Open the page through it.",
+            "The user is unknown",
+            f"The proxy in front did not send {settings.identity_header}. Open the page through the proxy.",
         )
         return False
     if not settings.password_file or st.session_state.get(_ADMITTED):
         return True
     wanted = _password(Path(settings.password_file))
     if not wanted:
-        _refuse("The password cannot be read", f"{settings.password_file} is not there, or is empty.")
+        _refuse("The password cannot be read", f"{settings.password_file} does not exist or is empty.")
         return False
     with st.form("password", width=420):
         st.markdown("### :material/lock: kvitals")
@@ -41,7 +41,7 @@ def admit_viewer(settings: PageSettings) -> bool:
         st.session_state[_ADMITTED] = True
         st.rerun()
     time.sleep(WAIT_SECONDS)  # who guesses waits
-    st.error("That is not the password.")
+    st.error("The password is wrong.")
     return False
 
 

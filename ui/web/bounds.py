@@ -105,7 +105,7 @@ def bound_uploads() -> None:
         held = {name: sum(len(one.data) for one in files.values()) for name, files in manager.file_storage.items()}
         own, total = held.get(session_id, 0) + len(file.data), sum(held.values()) + len(file.data)
         if own > OF_SESSION * largest or total > OF_ALL * largest:
-            raise HTTPException(507, "too many uploads are kept: remove one, or reload the page")
+            raise HTTPException(507, "too many uploads are stored: remove one, or reload the page")
         add(manager, session_id, file)
 
     MemoryUploadedFileManager.add_file = add_file  # type: ignore[assignment, method-assign]

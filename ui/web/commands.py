@@ -42,7 +42,7 @@ class CommandOutput:
 def run(arguments: Sequence[str]) -> CommandOutput:
     """`kvitals` with these arguments. Raises UnansweredError with what it said of why not."""
     if not _running.acquire(timeout=SECONDS):
-        raise UnansweredError(_failed(arguments, "Others are asking for such answers", "Ask again in a minute."))
+        raise UnansweredError(_failed(arguments, "Others are waiting for such answers", "Try again in a minute."))
     try:
         with tempfile.TemporaryDirectory(prefix="kvitals-web-") as folder:
             return _run(arguments, Path(folder))
@@ -78,7 +78,11 @@ def _run(arguments: Sequence[str], folder: Path) -> CommandOutput:
             )
     except subprocess.TimeoutExpired:
         raise UnansweredError(
-            _failed(arguments, f"It takes longer than {SECONDS:.0f} s.", "Ask for a shorter time, or in a terminal.")
+            _failed(
+                arguments,
+                f"The answer takes longer than {SECONDS:.0f} s.",
+                "Choose a shorter time range, or use a terminal.",
+            )
         ) from None
     answered = done.returncode == 0 or (done.returncode == UNKNOWN and out.stat().st_size > 0)
     if not answered:

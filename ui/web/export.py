@@ -92,7 +92,7 @@ def _finding(finding: Finding) -> Iterator[str]:
             yield f"| {plain(item.title)} | {plain(item.text)} | {code(item.query)} |"
     if finding.levers:
         yield ""
-        yield "To do, in this order:"
+        yield "What to do, in this order:"
         yield ""
         for number, lever in enumerate(finding.levers, 1):
             yield from _lever(number, lever)

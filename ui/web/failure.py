@@ -31,5 +31,5 @@ class NotYetError(Exception):
 
     def __init__(self, waited: float = 0.0, share: float | None = None) -> None:
         """`waited`: seconds since it began. `share` of it is done, where that is known."""
-        super().__init__(f"an answer is under way for {waited:.0f} s")
+        super().__init__(f"an answer has been pending for {waited:.0f} s")
         self.waited, self.share = waited, share

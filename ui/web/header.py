@@ -59,7 +59,7 @@ def show_age(place: str) -> None:
         age = time.time() - triage.window.end
         if triage.source.kind in ("agent", "live") and age > OLD_SECONDS:
             st.markdown(
-                f":material/history: **The agent has stopped scraping {span(age)} ago.** Its last verdict: "
+                f":material/history: **The agent stopped scraping {span(age)} ago.** Its last verdict: "
                 f"{literal(triage.verdict)}"
             )
 
@@ -88,13 +88,13 @@ def _progress(place: str, look: PageWindow | None) -> None:
         st.rerun()
     with st.container(border=True, key="replaying"):
         if progress.share is not None:
-            st.progress(progress.share, f"Judging the recording, moment by moment: {progress.share:.0%}")
-            st.caption("The verdict uses the whole recording: what was usual before, and when a change began.")
+            st.progress(progress.share, f"Evaluating the recording, window by window: {progress.share:.0%}")
+            st.caption("The verdict uses the whole recording: the usual values before, and when a change began.")
         else:
-            st.progress(1 - 2 ** (-progress.seconds / 15), f"Judging the fleet for {progress.seconds:.0f} s")
+            st.progress(1 - 2 ** (-progress.seconds / 15), f"Evaluating the fleet for {progress.seconds:.0f} s")
             st.caption(
-                "The first verdict of a large fleet takes up to a minute. Later ones are made in the background, and "
-                "changing the page never waits for them."
+                "The first verdict of a large fleet takes up to a minute. Later verdicts are calculated in the "
+                "background, and changing the page never waits for them."
             )
 
 
@@ -104,8 +104,8 @@ def show_page_error(error: Exception) -> None:
     failure(
         Failure(
             "This page failed",
-            f"{type(error).__name__}: the source's answer is not what this page expects; the page's log has the place.",
-            "The other pages go on. Use the same version of kvitals for the agent and for this page.",
+            f"{type(error).__name__}: this page does not expect the source's answer; see the page's log.",
+            "The other pages still work. Use the same kvitals version for the agent and for this page.",
             ("kvitals version",),
         )
     )
@@ -180,7 +180,7 @@ def _typed(there: Extent, look: PageWindow | None) -> None:
     try:
         start, end = (datetime.strptime(text.strip(), TYPED).replace(tzinfo=UTC).timestamp() for text in texts)
     except ValueError:
-        st.caption(f":material/warning: A moment is written like {texts[0][:4]}-11-30 14:05:00, in UTC.")
+        st.caption(f":material/warning: Write a time like {texts[0][:4]}-11-30 14:05:00, in UTC.")
         return
     if end - start < state.LEAST_SECONDS:
         st.caption(f":material/warning: The range is shorter than {state.LEAST_SECONDS:.0f} s.")
@@ -194,7 +194,7 @@ def picker(there: Extent, look: PageWindow | None, *, key: str) -> None:
     zone = state.zone() or UTC
     low, high = (datetime.fromtimestamp(round(t), zone) for t in (there.start, there.end))
     if (high - low).total_seconds() < state.LEAST_SECONDS:
-        st.caption("There is too little yet to pick a window from.")
+        st.caption("There is too little data yet to select a window.")
         return
     chosen = look or PageWindow(max(there.start, there.end - there.window), there.end)
     begun, ended = (min(max(datetime.fromtimestamp(round(t), zone), low), high) for t in (chosen.start, chosen.end))
@@ -236,6 +236,9 @@ def _share(place: str, look: PageWindow | None, *, opened: bool) -> None:
         st.markdown("**A link to this moment**")
         st.code(state.link(PageWindow(there.end - there.window, there.end)), language=None, wrap_lines=True)
     if not source_registry.is_known(place):
-        st.caption("The address that you typed is not in it: whoever opens it sees what the page was started with.")
+        st.caption(
+            "The link does not contain the address that you typed: whoever opens it sees the source that "
+            "the page was started with."
+        )
     elif place.startswith(source_registry.UPLOAD):
-        st.caption("It shows the uploaded recording until this page is started anew.")
+        st.caption("The link shows the uploaded recording until this page is restarted.")

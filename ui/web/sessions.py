@@ -10,7 +10,7 @@ from streamlit.runtime.memory_session_storage import MemorySessionStorage
 
 from kvitals.agent.listeners import Listener
 
-FULL = "503: no room for another session: {limit}. Close tabs of this page that are not used, and reload in a minute.\n"
+FULL = "503: the session limit is reached: {limit}. Close unused tabs of this page, and reload in a minute.\n"
 KEPT = 8
 """Sessions whose WebSocket ended that Streamlit keeps for two minutes, in case the browser comes back."""
 

@@ -43,11 +43,11 @@ MAX_SERVERS = 4
 MAX_UPLOADS = 8
 MAX_URL = 300
 DEMOS = {
-    "eviction_cascade": "Eviction feeds on itself: blocks, tenants, requests",
+    "eviction_cascade": "Evictions cause more evictions: blocks, tenants, requests",
     "heavy_tenant": "Long generations of one tenant fill the KV cache",
-    "few_slots": "Requests wait for slots while the cache has room",
+    "few_slots": "Requests wait for slots while the cache has free blocks",
     "caching_off": "Prefix caching is switched off",
-    "working_set": "What is reused does not fit into the cache",
+    "working_set": "The reused blocks do not fit into the cache",
     "unique_prompts": "Prompts that share nothing",
     "healthy": "Nothing is wrong",
 }
@@ -79,7 +79,7 @@ def _setup(encoded: str) -> Setup:
         slo = msgspec.structs.replace(config.slo, **{f"{n}_seconds": v for n, v in settings.slo.items()})
     except (ConfigError, KnowledgeError, ValueError, TypeError) as error:
         raise UnansweredError(
-            Failure("The configuration cannot be used", str(error), "Fix it and start the page again.")
+            Failure("The configuration is invalid", str(error), "Fix it and start the page again.")
         ) from error
     sources = dict.fromkeys(settings.slo, "command line")
     return Setup(known, msgspec.structs.replace(config, slo=slo), sources, directories)
@@ -197,7 +197,7 @@ def check_url(url: str) -> str:
         good = False
     if not good or len(url) > MAX_URL:
         raise UnansweredError(
-            Failure("That is not an address", url[:MAX_URL], "Write it as http://HOST:PORT, without user and password.")
+            Failure("This is not an address", url[:MAX_URL], "Write it as http://HOST:PORT, without user and password.")
         )
     return url
 
@@ -243,7 +243,7 @@ def progress(place: str, look: PageWindow | None) -> Progress:
 
 
 def _gone(place: str) -> Failure:
-    return Failure("This source is gone", place[:MAX_URL], "Choose another one under Sources, or upload it again.")
+    return Failure("This source is gone", place[:MAX_URL], "Choose another source under Sources, or upload it again.")
 
 
 def _recording(place: str, path: Path, name: str) -> Recording:

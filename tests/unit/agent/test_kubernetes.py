@@ -295,10 +295,10 @@ async def test_without_a_selector_only_what_is_annotated_is_meant(api: Api, conf
     ("more", "says"),
     [
         ({"annotations": {"port": "http"}}, "prometheus.io/port must be a number"),
-        ({"annotations": {"port": "99999"}}, "is no URL"),
-        ({"annotations": {"scheme": "file", "port": "1"}}, "is no URL"),
+        ({"annotations": {"port": "99999"}}, "is not a URL"),
+        ({"annotations": {"scheme": "file", "port": "1"}}, "is not the URL"),
         ({"annotations": {"path": "/x?y=1"}}, "must end with the path"),
-        ({"annotations": {"path": "@evil/"}}, "holds a password"),
+        ({"annotations": {"path": "@evil/"}}, "contains a password"),
         ({"ip": "evil.example"}, "does not appear to be an IPv4 or IPv6 address"),
         ({"ports": {}}, "no port named metrics, http"),
         ({"labels": {"app": "x\n"}}, "must be one line"),
@@ -331,7 +331,7 @@ async def test_the_token_is_read_for_every_listing(api: Api, config: Kubernetes)
     pods = Pods(config)
     await pods.list()
     api.token = "second"
-    with pytest.raises(KubernetesError, match=r"HTTP 401: the token in .* has expired or is not of this cluster"):
+    with pytest.raises(KubernetesError, match=r"HTTP 401: the token in .* has expired or belongs to another cluster"):
         await pods.list()
     config.token_file.write_text("second")
     await pods.list()
@@ -341,16 +341,20 @@ async def test_the_token_is_read_for_every_listing(api: Api, config: Kubernetes)
     ("status", "body", "says"),
     [
         (400, b"", "does not understand the selector 'app=vllm'"),
-        (403, b"{}", "kvitals may not list pods; give its service account a Role or ClusterRole with the verb list"),
+        (
+            403,
+            b"{}",
+            "kvitals may not list pods; give its service account a Role or ClusterRole that allows the verb list",
+        ),
         (404, b"", "check server"),
-        (410, b"", "changes faster than it can be listed"),
+        (410, b"", "changes faster than kvitals can list it"),
         (429, b"", "overloaded"),
         (302, b"", "HTTP 302"),
         (500, b"", "HTTP 500"),
-        (200, b"<html>", "no list of pods"),
-        (200, b'{"items": [{"metadata": {}}]}', "no list of pods"),
+        (200, b"<html>", "did not answer with a list of pods"),
+        (200, b'{"items": [{"metadata": {}}]}', "did not answer with a list of pods"),
         (200, b'{"items": [' + b" " * (kubernetes.MAX_PAGE_BYTES + 1), "more than 8388608 bytes"),
-        (200, b"[" * 100_000, "no list of pods"),
+        (200, b"[" * 100_000, "did not answer with a list of pods"),
         (200, b'{"items": [], "metadata": {"continue": "1"}}', "more than 1000 pods"),
         (200, json.dumps({"items": [pod("p")] * 1001}).encode(), "more than 1000 pods"),
     ],
@@ -377,7 +381,7 @@ async def test_nothing_there(config: Kubernetes, tmp_path: Path) -> None:
     ):
         with pytest.raises(KubernetesError, match=says):
             await Pods(changed(config, **changes)).list()
-    with pytest.raises(KubernetesError, match="this is no pod"):
+    with pytest.raises(KubernetesError, match="this is not a pod"):
         await Pods(changed(config, server=""), env={}).list()
 
 
@@ -405,7 +409,7 @@ async def test_a_node_follows_its_pods_and_keeps_them_while_the_api_fails(api: A
         assert await node.refresh() == ["http://127.0.0.1:9: no longer named, forgotten"]
         api.answer = web.Response(status=403)
         (line,) = await node.refresh()
-        assert "may not list pods" in line and line.endswith("the 1 pods known so far stay")
+        assert "may not list pods" in line and line.endswith("the agent keeps the 1 pods that it knows")
         assert node.targets == ["http://127.0.0.1:10"]
         assert node.sources.failing == ("kubernetes",)
         assert await node.refresh() == []  # said once
@@ -419,7 +423,7 @@ async def test_a_node_follows_its_pods_and_keeps_them_while_the_api_fails(api: A
 
 async def test_an_agent_waits_for_pods_and_a_triage_does_not(api: Api, config: Kubernetes) -> None:
     node = Node(Config(kubernetes=config))
-    assert await node.open(patient=True) == ["no targets yet; they are watched when they come"]
+    assert await node.open(patient=True) == ["no targets yet; the agent watches them when they appear"]
     api.answer = web.Response(status=403)
     with pytest.raises(Exception, match="may not list pods"):
         await Node(Config(kubernetes=config)).open()

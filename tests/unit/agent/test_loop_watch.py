@@ -68,7 +68,7 @@ def test_health_is_what_cycles_did() -> None:
     now[0] += 0.2
     assert "no cycle has completed for 11 s" in health.problem
     health.completed()
-    assert health.problem == "no verdict for 11 s (11 s are allowed); the log has the reason"
+    assert health.problem == "no verdict for 11 s (11 s are allowed); see the log for the reason"
     assert not health.halt, "a new process would meet the same input: systemd is not asked for one"
     health.judged()
     assert not health.problem

@@ -51,7 +51,7 @@ async def test_a_targets_file_is_read_again(tmp_path: Path) -> None:
         assert any("forgotten" in line for line in said)
         file.write_text("ht tp://nonsense\n")
         (line,) = await node.refresh(at_once=True)
-        assert "is no URL" in line and "stay as they were" in line
+        assert "is not the URL" in line and "the agent keeps its 1 earlier targets" in line
         assert node.targets == [DEAD_TOO]
         assert await node.refresh(at_once=True) == []  # said once
     finally:

@@ -70,7 +70,7 @@ class TestFiles:
         assert files.look(at_once=True)
         assert [t.url for t in files.targets] == ["http://a", "http://c"]
         (problem,) = files.problems
-        assert str(one) in problem and "its 1 targets stay as they were" in problem
+        assert str(one) in problem and "the agent keeps its 1 earlier targets" in problem
         one.write_text('[{"targets": []}]')
         files.look(at_once=True)
         assert [t.url for t in files.targets] == ["http://c"]
@@ -96,7 +96,7 @@ class TestFiles:
         files = TargetFiles((tmp_path / "*.txt",))
         files.look(at_once=True)
         assert len(files.targets) == MAX_FILES
-        assert files.problems == (f"{MAX_FILES + 5} targets files, the first {MAX_FILES} are read",)
+        assert files.problems == (f"{MAX_FILES + 5} targets files, only the first {MAX_FILES} are read",)
 
 
 class TestSources:
@@ -132,7 +132,9 @@ class TestSources:
         (tmp_path / "t").write_text("\n".join(f"h{n}" for n in range(MAX_TARGETS + 1)))
         look = await sources(Config(agent=AgentTable(targets_file=(tmp_path / "t",)))).look(at_once=True)
         assert len(look.targets) == MAX_TARGETS
-        assert look.said == (f"{MAX_TARGETS + 1} targets, the first {MAX_TARGETS} are watched: split them up",)
+        assert look.said == (
+            f"{MAX_TARGETS + 1} targets, only the first {MAX_TARGETS} are watched: use several agents",
+        )
 
 
 class TestScraped:
@@ -154,7 +156,7 @@ class TestScraped:
     @pytest.mark.parametrize("content", [b"\xff\xfe", b"two\nlines", b"x\r\nInjected: 1", b"\n"])
     def test_no_token(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "token").write_bytes(content)
-        said = "must hold one secret in one line|is empty|not plain text"
+        said = "must contain one secret on one line|is empty|not plain text"
         with pytest.raises(ConfigError, match=rf"{DEAD}: bearer_file {tmp_path}/token .*({said})"):
             scrape_target(TargetTable(url=DEAD, bearer_file=tmp_path / "token"), {}, Config())
 

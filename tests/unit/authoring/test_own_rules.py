@@ -40,7 +40,10 @@ def test_a_new_rule_passes_its_cases_and_lint_says_what_to_write(
     code, lines = run(capsys, "rules", "lint", begun)
     assert code == 1
     assert lines[-1] == "1 rule or lever: 11 problems"
-    assert lines[0] == f"{begun}/codes/OWN07-queue-is-long.yaml:5: title: still the example's, write your own"
+    assert (
+        lines[0]
+        == f"{begun}/codes/OWN07-queue-is-long.yaml:5: title: still has the text of the example; write your own"
+    )
 
 
 def test_a_new_rule_judges_at_once(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,16 +73,16 @@ def test_a_case_that_fails_is_named_with_its_line_and_with_what_is_so(
 
 BROKEN = {
     "no value": ('"20x30"', '"20y30"', "'20y30' is not a value: write 5, 5x3,"),
-    "a series without end": ('"20x30"', '"20x999999999"', "a series has 20,000 samples at most"),
+    "a series without end": ('"20x30"', '"20x999999999"', "a series has at most 20,000 samples"),
     "no series": ("'kvitals_requests_waiting{engine=\"e\"}': \"20", "'sum(kvitals_x)': \"20", "is not a series"),
     "no entity": ("kvitals_target_up", "kvitals_target_down", 'a case needs kvitals_target_up{engine="e"}'),
     "no outcome": ("expect: fired", "expect: fires", "6: Invalid enum value 'fires'"),
     "no key": ("expect: fired", "expected: fired", "unknown field `expected`"),
-    "a title twice": ("some wait, as they do", "no request arrives", "a second case is called 'no request"),
-    "a code of nobody": ("code: OWN07", "code: OWN08", "it has cases of OWN08, so it must be OWN08.yaml"),
+    "a title twice": ("some wait, as they do", "no request arrives", "a second case has the title 'no request"),
+    "a code of nobody": ("code: OWN07", "code: OWN08", "it has cases of OWN08, so its name must be OWN08.yaml"),
     "too short": ('"20x30"', '"2x26 90x3"', "it counts after 1m"),
     "no time between samples": ("says: \"20 requests wait\"", "interval: 0s", "7: Expected `str` matching regex"),
-    "a moment far away": ("says: \"20 requests wait\"", "at: 900d", "moments to judge, of at most 20,000"),
+    "a moment far away": ("says: \"20 requests wait\"", "at: 900d", "moments to evaluate, at most 20,000"),
 }  # fmt: skip
 
 
@@ -95,12 +98,12 @@ def test_a_case_file_that_is_wrong(begun: Path, capsys: pytest.CaptureFixture[st
 def test_cases_that_are_missing(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases, rule = begun / "cases" / "OWN07.yaml", begun / "codes" / "OWN07-queue-is-long.yaml"
     edit(cases, "expect: unknown", "expect: clear")
-    assert f"{cases}:1: no case of OWN07 must be unknown" in run(capsys, "rules", "lint", begun)[1]
+    assert f"{cases}:1: no case of OWN07 expects unknown" in run(capsys, "rules", "lint", begun)[1]
     cases.unlink()
     for command in ("test", "lint"):
         code, lines = run(capsys, "rules", command, begun)
         assert code == 1
-        assert f"{rule}:1: OWN07 has no cases: write some into {cases}" in lines
+        assert f"{rule}:1: OWN07 has no cases: write some in {cases}" in lines
 
 
 def test_a_rule_that_can_not_be_loaded_fails_both(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +112,7 @@ def test_a_rule_that_can_not_be_loaded_fails_both(begun: Path, capsys: pytest.Ca
         code, lines = run(capsys, "rules", command, begun)
         assert code == 1
         assert f"{begun}/codes/OWN07-queue-is-long.yaml:10: no signal `waiting_average` in signals/" in lines
-        assert f"{begun}/cases/OWN07.yaml:1: there is no rule OWN07, or it could not be loaded" in lines
+        assert f"{begun}/cases/OWN07.yaml:1: rule OWN07 does not exist, or could not be loaded" in lines
 
 
 def test_one_case_file_alone_is_run_with_the_rules_beside_it(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,14 +145,14 @@ def test_cases_of_two_directories_are_all_run(begun: Path, capsys: pytest.Captur
 
 def test_nothing_to_run_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, lines = run(capsys, "rules", "test", tmp_path)
-    assert (code, lines) == (2, [f"kvitals: there are no cases in {tmp_path}"])
+    assert (code, lines) == (2, [f"kvitals: {tmp_path}: contains no cases"])
 
 
 REFUSED = {
-    "a code that ships": (("KVC01", "again"), "KVC01 is taken by"),
-    "a code that is there": (("OWN07", "other-name"), "OWN07 is taken by"),
-    "no code": (("OWN7", "name"), "OWN7 is no code: three letters and two digits, such as OWN01"),
-    "a way out": (("OWN08", "../../name"), "../../name is no name"),
+    "a code that ships": (("KVC01", "again"), "KVC01 is already used by"),
+    "a code that is there": (("OWN07", "other-name"), "OWN07 is already used by"),
+    "no code": (("OWN7", "name"), "OWN7 is not a code: write three letters and two digits, such as OWN01"),
+    "a way out": (("OWN08", "../../name"), "../../name is not a name"),
 }
 
 
@@ -198,8 +201,12 @@ def test_parameters_are_given_anew_and_the_last_directory_counts(tmp_path: Path)
 
 PARAMS = 'code: SCH12\nparams:\n  waiting: {default: 3, why: "ours"}\n'
 WRONG = {
-    "no rule": ("code: SCH12", "code: OWN99", "no rule OWN99 whose parameters these could be"),
-    "another's": ("code: SCH12", "code: SCH11", "the file is named SCH12.yaml, by its content it must be SCH11.yaml"),
+    "no rule": ("code: SCH12", "code: OWN99", "no rule OWN99 exists for these parameters"),
+    "another's": (
+        "code: SCH12",
+        "code: SCH11",
+        "the file is named SCH12.yaml, but its content needs the name SCH11.yaml",
+    ),
     "no parameter": ("waiting:", "wating:", "SCH12 has no parameter `wating` (it has: waiting)"),
     "no number": ("default: 3", "default: .inf", "`waiting` must be a number, not inf"),
     "no reason": (', why: "ours"', "", "Object missing required field `why`"),

@@ -43,7 +43,7 @@ def test_a_rule_that_is_right_has_nothing_wrong(tmp_path: Path) -> None:
 def test_every_text_of_the_example_is_to_be_written(tmp_path: Path) -> None:
     said = found(tmp_path, RULE)
     assert [line.partition(": ")[2] for line in said] == [
-        f"{what}: still the example's, write your own"
+        f"{what}: still has the text of the example; write your own"
         for what in (
             "title", "params.waiting.why", "conclusion", "levers.why", "levers.why",
             "page.sees", "page.why", "page.wrong_when", "page.do", "page.do_not", "page.references",
@@ -57,12 +57,12 @@ WRONG = {
     "a condition on no signal": (
         "kvitals:waiting_avg > $waiting",
         "kvitals_requests_waiting > $waiting",
-        "10: when: compares no signal",
+        "10: when: must compare at least one signal",
     ),
     "a signal of another scope": (
         "when: kvitals:waiting_avg",
         "when: kvitals:node_waiting_avg",
-        "10: when: `kvitals:node_waiting_avg` is of a node",
+        "10: when: `kvitals:node_waiting_avg` belongs to a node",
     ),
     "a parameter that nobody reads": ("> $waiting", "> 10", "12: params: no condition of the rule reads `$waiting`"),
     "a number without a reason": (
@@ -73,47 +73,47 @@ WRONG = {
     "a page that says other numbers": (
         "more than 10 (`$waiting`)",
         "more than 12 (`$waiting`)",
-        "page: states 12 of `$waiting`, which is 10",
+        "page: states 12 for `$waiting`, but its default is 10",
     ),
     "a page that names what there is not": (
         "more than 10 (`$waiting`)",
         "more than 10 (`$wait`)",
-        "page: `$wait` is no parameter",
+        "page: `$wait` is not a parameter",
     ),
     "a placeholder on a page": (
         "How it comes to this",
         "How {waiting_avg} come to this",
-        "page.why: `{waiting_avg}` is printed as it is",
+        "page.why: `{waiting_avg}` is printed unchanged",
     ),
     "a heading with nothing below": (
         "What looks like a remedy and makes it worse.",
         "No.",
-        "page.do_not: 40 to 1100 characters, these are 4",
+        "page.do_not: must have 40 to 1100 characters, not 4",
     ),
     "no references": (
         'references:\n    - "Your own runbook, a page of the engine\'s manual"',
         "references: []",
-        "page.references: where this can be read",
+        "page.references: name a source",
     ),
     "evidence without a unit": (
         'query: "kvitals:running_avg", unit: requests',
         'query: "kvitals:running_avg"',
         "evidence: say the `unit`",
     ),
-    "a cause of nothing": ("explains: [LAT01]", "explains: []", "8: kind: a cause explains something"),
+    "a cause of nothing": ("explains: [LAT01]", "explains: []", "8: kind: a cause must explain something"),
     "a note explained": ("explains: [LAT01]", "explains: [LAT01, KVC02]", "16: explains: KVC02 is a "),
     "itself explained": (
         "explains: [LAT01]",
         "explains: [LAT01, OWN01]",
-        "16: explains: OWN01 explains OWN01; an explanation must end",
+        "16: explains: OWN01 explains OWN01; explanations must not form a circle",
     ),
     "a wider place explained": (
         "explains: [LAT01]",
         "explains: [LAT01, GPU01]",
-        "16: explains: GPU01 is of a node, which nothing of an engine explains",
+        "16: explains: GPU01 belongs to a node, which an engine cannot explain",
     ),
-    "a symptom about nothing": ("kind: cause", "kind: symptom", "8: kind: a symptom names what it is `about`"),
-    "a preview in the core": ("kind: cause", "kind: cause\ncore: true", "core: a core rule is stable"),
+    "a symptom about nothing": ("kind: cause", "kind: symptom", "8: kind: a symptom must name what it is `about`"),
+    "a preview in the core": ("kind: cause", "kind: cause\ncore: true", "core: a core rule must be stable"),
     "a lever twice": (
         "lever: data-parallel-scale-out",
         "lever: admission-control",
@@ -122,7 +122,7 @@ WRONG = {
     "a lever beside the point": (
         "lever: data-parallel-scale-out",
         "lever: chunked-prefill",
-        "22: levers: chunked-prefill moves itl, and what this rule explains is about ttft",
+        "22: levers: chunked-prefill moves itl, but what this rule explains is about ttft",
     ),
     "a lever of other engines": (
         "lever: data-parallel-scale-out",
@@ -155,8 +155,8 @@ def test_two_rules_that_explain_each_other(tmp_path: Path) -> None:
     (tmp_path / "codes" / "OWN01-too-many-wait.yaml").write_text(GOOD.replace("[LAT01]", "[OWN02]"))
     (tmp_path / "codes" / "OWN02-too-few-run.yaml").write_text(other.replace("[LAT01]", "[OWN01]"))
     messages = [problem.message for problem in lint(load([tmp_path]), tmp_path)]
-    assert "explains: OWN01 explains OWN02 explains OWN01; an explanation must end" in messages
-    assert "explains: OWN02 explains OWN01 explains OWN02; an explanation must end" in messages
+    assert "explains: OWN01 explains OWN02 explains OWN01; explanations must not form a circle" in messages
+    assert "explains: OWN02 explains OWN01 explains OWN02; explanations must not form a circle" in messages
 
 
 LEVER = """\
@@ -177,13 +177,13 @@ references: [a shop]
 """
 UNREACHED = {
     "nobody offers it": ("no_rule: An example of a test.\n", "", "1: no rule offers more-coffee"),
-    "a text without a stop": ("risk: None.", "risk: none", "6: risk: sentences"),
+    "a text without a stop": ("risk: None.", "risk: none", "6: risk: must be sentences"),
     "a setting behind one for the same": (
         "references:",
         '  - {system: vllm, versions: ">=0.25", flag: --tea, value: "1"}\nreferences:',
-        "14: settings: for vllm 0.25 it is never reached",
+        "14: settings: for vllm 0.25 it is never used",
     ),
-    "a flag that is none": ("flag: --coffee", "flag: coffee", "13: settings: `coffee` is no flag"),
+    "a flag that is none": ("flag: --coffee", "flag: coffee", "13: settings: `coffee` is not a flag"),
     "a flag by the environment": (
         "flag: --coffee",
         "flag: --coffee, by: environment",
@@ -217,7 +217,7 @@ def test_a_lever_after_one_that_always_comes_first(tmp_path: Path) -> None:
         (tmp_path / "levers" / f"{name}.yaml").write_text(text)
     rule = GOOD.replace("admission-control", "more-coffee").replace("data-parallel-scale-out", "more-tea")
     assert found(tmp_path, rule) == [
-        "22: levers: more-tea contradicts more-coffee, which always comes first: never offered"
+        "22: levers: more-tea contradicts more-coffee, which always comes first: kvitals never offers it"
     ]
 
 
@@ -230,8 +230,8 @@ signals:
     meaning: Cups of coffee.
 """
     assert found(tmp_path, text, "signals", "coffee") == [
-        "3: signal `cups` reads `kvitals:spoons`, which is no signal",
-        "3: signal `cups` reads `kvitals_cups`, which is no family of signals/",
+        "3: signal `cups` reads `kvitals:spoons`, which is not a signal",
+        "3: signal `cups` reads `kvitals_cups`, which is not a family in signals/",
     ]
 
 
@@ -239,7 +239,7 @@ def test_evidence_has_the_unit_of_its_signal(tmp_path: Path) -> None:
     rule = GOOD.replace("unit: requests", "unit: seconds", 1)
     assert rule != GOOD
     assert [text.split(": ", 1)[1] for text in found(tmp_path, rule)] == [
-        "evidence: its unit is requests, as that of the signal, not seconds"
+        "evidence: its unit must be requests, the unit of the signal, not seconds"
     ]
 
 
@@ -264,7 +264,8 @@ signals:
     assert found(tmp_path, text, "signals", "busy") == [
         "3: signal `coarse`: `[12s:5s]` has fewer than 10 points in a window of 12s: write `[$window:$resolution]`,"
         " or a step that is a tenth of the range",
-        "11: signal `long`: a share of the slow window asks for `samples`, as a short look is not the window",
+        "11: signal `long`: a share of the slow window needs `samples`,"
+        " because the short look does not cover the window",
     ]
 
 

@@ -163,7 +163,7 @@ async def test_the_answer_of_an_agent_is_taken_whole() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "status", "error"),
-    [("unavailable", 503, "no findings yet"), ("timeout", 503, "not judged this time: the query took too long")],
+    [("unavailable", 503, "no findings yet"), ("timeout", 503, "no diagnosis this time: the query took too long")],
 )
 async def test_an_agent_without_a_document_is_no_engine(kind: str, status: int, error: str) -> None:
     async def findings(_: web.Request) -> web.Response:
@@ -202,7 +202,7 @@ def test_a_query_that_takes_too_long_is_a_message(
         main(arguments)
     assert stop.value.code == 3
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "kvitals: not judged, perhaps because the machine is too busy: the query took too long: select fewer series"
+        "kvitals: not diagnosed, perhaps because the machine is too busy: the query took too long: select fewer series"
     )
 
 
@@ -247,7 +247,7 @@ def test_compare_names_the_window_and_the_entity_of_each_figure(capsys: pytest.C
     assert len(rows) == ROWS
     assert rows[0].startswith("ttft p99 seconds") and rows[0].rstrip().endswith("20 s / 60 s")
     assert "objectives: ttft_p99 2 s" in out
-    assert lines[-1].endswith("more signals differ by a tenth or more: --all")
+    assert lines[-1].endswith("more signals differ by 10 % or more: --all")
 
 
 def test_compare_shows_an_engine_busy_that_ran_requests_all_the_time(capsys: pytest.CaptureFixture[str]) -> None:

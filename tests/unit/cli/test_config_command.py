@@ -77,7 +77,7 @@ def test_init_writes_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert f"  kvitals config check {path}\n  kvitals run --config {path}\n" in out
     assert path.read_text() == configuration_text(NOTHING)
     code, _, err = run(capsys, "config", "init", "--out", str(path))
-    assert (code, err.strip()) == (2, f"kvitals: {path} exists; choose another --out, or --force replaces it")
+    assert (code, err.strip()) == (2, f"kvitals: {path} exists; choose another --out, or replace it with --force")
     assert run(capsys, "init", "--out", str(path), "--force")[0] == 0
     assert run(capsys, "init", "--out", "-")[1] == configuration_text(NOTHING)
     assert run(capsys, "init", "--out", str(tmp_path / "no" / "file"))[0] == 2
@@ -172,7 +172,7 @@ def test_targets_are_what_they_are_or_unreachable(
     assert code == 3
     assert f"✓ 127.0.0.1:{engine}/0  vllm 0.32, model tiny" in out
     assert f"✗ http://127.0.0.1:{dead}: Nothing listens there." in " ".join(out.split())
-    assert "1 of 2 targets unreachable" in out
+    assert "1 of 2 targets are unreachable" in out
     assert max(map(len, out.splitlines())) <= int(columns)
     Path("k.toml").write_text(f'[[target]]\nurl = "http://127.0.0.1:{engine}"\n')
     code, out, _ = run(capsys, "config", "check", "k.toml", "--for", "1s")

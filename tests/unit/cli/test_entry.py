@@ -126,7 +126,7 @@ def test_a_closed_standard_output_is_no_traceback() -> None:
     ("words", "message"),
     [
         (["triage", "--jsn", "x.kvcap"], "kvitals triage: there is no option --jsn (did you mean --json?)."),
-        (["rules", "list", "extra"], "kvitals rules list: argument 'extra' is one too many."),
+        (["rules", "list", "extra"], "kvitals rules list: argument 'extra' is not expected."),
         (["rules", "list", "--rulez=x"], "kvitals rules list: there is no option --rulez (did you mean --rules?)."),
         (["triage", "--at"], "kvitals triage: argument --at: expected one argument."),
         (["triage", "--\x1b[31mV"], "kvitals triage: there is no option --\ufffd[31mV"),
@@ -158,7 +158,7 @@ def test_a_moment_of_a_recording_has_three_short_forms(text: str) -> None:
 def test_a_value_that_begins_with_a_minus_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = _ended(capsys, "triage", "http://127.0.0.1:1", "--at", "-5s")
     assert code == 2
-    assert "a live triage is about now" in err
+    assert "a live triage shows only the present" in err
 
 
 def test_letters_that_an_encoding_lacks_are_replaced_by_some_that_it_has() -> None:

@@ -155,7 +155,7 @@ def test_a_port_that_is_taken_is_said_before_a_demo_is_judged(
     address = not_found[0].removeprefix("http://")
     code, _, err = run(capsys, "run", "--demo", "--no-web", "--listen", address)
     assert code == 2
-    assert "is taken, perhaps by another agent; choose another with --listen HOST:PORT" in err
+    assert "is in use, perhaps by another agent; choose another with --listen HOST:PORT" in err
 
 
 def test_rules_are_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,7 @@ def test_one_bad_target_does_not_hide_the_others(server: str, capsys: pytest.Cap
 def test_no_url_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "triage", "ht tp://x y")
     assert code == 2
-    assert "is no URL of a server" in err
+    assert "is not the URL of a server" in err
 
 
 def test_a_file_that_is_no_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +150,7 @@ def test_a_wrong_objective(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_moment_outside_of_the_recording(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "triage", str(HEAVY_TENANT), "--at", "2001-01-01T00:00:00Z")
     assert code == 2
-    assert "s after the moment asked for" in err
+    assert "s after the requested time" in err
 
 
 @pytest.mark.parametrize("start", ["+9999s", "+119.9s"])
@@ -168,8 +168,8 @@ def test_a_window_that_begins_before_a_recording_is_all_of_it(capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("triage", str(HEAVY_TENANT), "--at", "nan"), "is not a moment; write +75s"),
-        (("triage", str(HEAVY_TENANT), "--at=1e30"), "is not a moment"),
+        (("triage", str(HEAVY_TENANT), "--at", "nan"), "is not a time; write +75s"),
+        (("triage", str(HEAVY_TENANT), "--at=1e30"), "is not a time"),
         (("triage", str(HEAVY_TENANT), "--at=+5s", "--to=+9s"), "--at or --to, not both"),
         (("triage", "--to", "yesterday"), "--to=-2h"),
         (("replay", str(HEAVY_TENANT), "--serve", "--port", "99999"), "write a port from 1 to 65535"),

@@ -32,10 +32,14 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["triage", NOTHING], 2, f"{NOTHING}: no such file, and no host of that name"),
-        (["check", NOTHING], 2, f"{NOTHING}: no such file, and no host of that name"),
-        (["review", str(HEAVY_TENANT), "--out", "x"], 2, "is no history; for a recording use kvitals triage or knee"),
-        (["size", str(HEAVY_TENANT)], 2, "its model tiny is not in the catalogue; choose --model NAME"),
+        (["triage", NOTHING], 2, f"{NOTHING}: no file and no host has that name"),
+        (["check", NOTHING], 2, f"{NOTHING}: no file and no host has that name"),
+        (
+            ["review", str(HEAVY_TENANT), "--out", "x"],
+            2,
+            "is not a history; for a recording use kvitals triage or knee",
+        ),
+        (["size", str(HEAVY_TENANT)], 2, "its model tiny is not in the catalogue; give --model NAME"),
         (["size", "--model-config", "/no/such", "--peak", "1"], 2, "/no/such: cannot be read: No such file"),
         (["trace", "x", "http://127.0.0.1:1"], 3, "no agent answers at http://127.0.0.1:1: connection refused"),
         (["knee", "http://127.0.0.1:1"], 3, "cannot be reached (Connection refused): is it running"),
@@ -116,5 +120,5 @@ def test_objectives_that_an_agent_does_not_judge_by_are_not_silently_left_out(
         url = f"http://127.0.0.1:{server.server_port}"
         code, out, err = run(capsys, "triage", url, "--slo", "ttft=1s")
         server.shutdown()
-    assert (code, err) == (0, f"{url} is an agent: it judges by its own objectives and rules\n")
+    assert (code, err) == (0, f"{url} is an agent: it uses its own objectives and rules\n")
     assert "✓ No trouble found" in out

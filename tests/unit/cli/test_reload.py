@@ -158,7 +158,7 @@ async def test_a_good_change_takes_effect_and_a_wrong_one_is_refused(tmp_path: P
                 return [value for _, value in await agent.query("kvitals_config_reload_success")] == [0.0]
 
             await until(refused, agent)
-            assert "configuration refused, the old one stays in force" in agent.said()
+            assert "configuration refused, the previous one stays in force" in agent.said()
             assert await agent.objective() == expected
             assert (await agent.get("/api/v1/status/runtimeinfo"))["data"]["reloadConfigSuccess"] is False
 
@@ -228,7 +228,7 @@ async def test_targets_files_and_rules_are_followed(tmp_path: Path) -> None:
             (tmp_path / "sd" / "b.json").write_text("[{]")
 
             async def kept() -> bool:
-                return "its 1 targets stay as they were" in agent.said()
+                return "the agent keeps its 1 earlier targets" in agent.said()
 
             await until(kept, agent)
             assert await seen(2)
@@ -284,7 +284,7 @@ async def test_a_rules_file_that_cannot_be_used_is_reported_by_every_reload(tmp_
             agent.process.send_signal(signal.SIGHUP)
 
             async def reported() -> bool:
-                return f"still left out, correct or remove it: {fifo}: cannot be read: not a regular" in agent.said()
+                return f"still left out; correct or remove it: {fifo}: cannot be read: not a regular" in agent.said()
 
             await until(reported, agent)
             assert await incomplete()

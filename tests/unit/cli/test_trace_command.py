@@ -137,7 +137,7 @@ def test_what_explains_the_slow_ones_in_words(reports: list[TailReport]) -> None
     assert told[0] == (
         "Slow to the first token, mostly queue: 6 of 60 requests took 4.20 s on average, the faster half 200.0 ms"
     )
-    assert told[1] == "  from the 95th percentile on, 4.20 s; ended 2026-09-21 14:13:20 to 14:15:00 UTC"
+    assert told[1] == "  the slowest 5 %, from 4.20 s on; ended 2026-09-21 14:13:20 to 14:15:00 UTC"
     assert [line for line in told if "█" in line] == [f"  queue           +4.00 s   {'█' * 48} 100%"]
     assert [line for line in told if "waited behind" in line] == [
         "  waited behind  t-?job 100% of the tokens held meanwhile; 0% was their own tenant's"
@@ -148,7 +148,7 @@ def test_what_explains_the_slow_ones_in_words(reports: list[TailReport]) -> None
 
 def test_too_few_to_compare_is_said() -> None:
     (told,) = lines(Recent([], T, T + 1).explain("e2e"), {})
-    assert told.plain == "Slow from end to end: not known why, no request reported its time"
+    assert told.plain == "Slow from end to end: not known why, no request has a reported time"
 
 
 def test_a_recording_of_slow_requests_says_why_before_them(capsys: pytest.CaptureFixture[str]) -> None:

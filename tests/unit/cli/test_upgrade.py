@@ -57,7 +57,7 @@ def test_a_value_that_is_no_choice_any_more_breaks() -> None:
 @pytest.mark.parametrize(
     ("flags", "doubts"),
     [
-        ("--bogus 3", ["--bogus is no flag of vllm 0.28.0 or 0.32.0: check its spelling"]),
+        ("--bogus 3", ["--bogus is not a flag of vllm 0.28.0 or 0.32.0: check its spelling"]),
         ("--max-num-seqs abc", ["--max-num-seqs takes a whole number from 1, not abc"]),
         ("--gpu-memory-utilization 90", ["--gpu-memory-utilization takes a value above 0, at most 1, not 90"]),
         ("-tp 2 --no-enable-prefix-caching --port 8000 --max_num_seqs 64 -O3 --served-model-name a", []),
@@ -109,9 +109,9 @@ def test_a_query_that_goes_dead_is_named_with_its_successor(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "system, before, after, error, text",
     [
-        ("vllm", "0.28.0", "0.99.0", UnknownVersionError, "0.99.0 is newer than the flags known to this version"),
-        ("vllm", "0.4.0", "0.32.0", UnknownVersionError, "known from 0.5.0 on"),
-        ("llamacpp", "1", "2", UpgradeError, "known are those of sglang, vllm"),
+        ("vllm", "0.28.0", "0.99.0", UnknownVersionError, "0.99.0 is newer than the flags that this kvitals knows"),
+        ("vllm", "0.4.0", "0.32.0", UnknownVersionError, "known from version 0.5.0 on"),
+        ("llamacpp", "1", "2", UpgradeError, "kvitals knows those of sglang, vllm"),
         ("vllm", "old", "0.32.0", UpgradeError, "`old` is not a version"),
     ],
 )

@@ -111,8 +111,8 @@ def test_the_curve_shows_how_much_is_enough(capsys: pytest.CaptureFixture[str]) 
     code, out, _ = run(capsys, "curve", "--trace", TRACE, "--today", "8000")
     assert code == 0
     assert "17.49%  today" in out
-    assert "90% of what is attainable (26.99%) takes some" in out
-    assert "Today's 8,000 blocks reach 64.7% of it." in out
+    assert "90% of the attainable rate (26.99%) needs about" in out
+    assert "Today's 8,000 blocks reach 64.7% of the attainable rate." in out
     points = rows_of(capsys, "curve", "--trace", TRACE, "--sample", "0.2", "--seed", "3")
     rates = [point["token_hit_rate"] for point in points]
     assert rates == sorted(rates)
@@ -136,19 +136,19 @@ def test_a_trace_without_reuse(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("--capacity 2x", "today's capacity is not known; give it with --today BLOCKS"),
+        ("--capacity 2x", "today's capacity is unknown; give it with --today BLOCKS"),
         ("", "choose capacities"),
         ("--capacity 0", "--capacity 0: not a capacity"),
         ("--capacity 1e30", "not a capacity"),
         ("--capacity 5,,6", "not a capacity"),
-        ("--capacity 100t", "not a capacity of a block or more"),
+        ("--capacity 100t", "not a capacity of at least one block"),
         ("--capacity 9 --today none", "--today none: not a capacity"),
         ("--capacity 9 --policy mru", "--policy mru: write some of lru, lfu, fifo, priority"),
         ("--capacity 9 --routing random", "--routing random: write some of round-robin"),
         ("--capacity 9 --nodes 0", "--nodes: 0 nodes: write 1 to 1024"),
         ("--capacity 9 --sample 2", "--sample: a sample of 2"),
         ("--capacity 9 --sample 0.5 --policy lfu", "lfu cannot be estimated from a sample: use all blocks"),
-        ("--capacity 9 --sample 0.5", "a cache of 9 blocks has room for 4 blocks of a sample of 0.5: sample 1 or more"),
+        ("--capacity 9 --sample 0.5", "a cache of 9 blocks holds 4 blocks of a sample of 0.5: sample 1 or more"),
         ("--capacity 900000 --sample 0.0001", "are too few"),
         ("--capacity 9 --prefill-rate -1", "--prefill-rate -1: write prompt tokens a second"),
         ("--capacity 9 --horizon soon", "--horizon: `soon` is not a time"),

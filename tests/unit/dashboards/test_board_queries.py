@@ -206,7 +206,7 @@ def test_a_point_of_a_longer_range_is_the_worst_minute_of_its_step(queries: Quer
     ("changes", "message"),
     [
         ({"title": "How full is it?"}, "a panel's title names a metric"),
-        ({"title": "KV cache usage of each of the engines, in blocks"}, "does not fit over a panel of 8 columns"),
+        ({"title": "KV cache usage of each of the engines, in blocks"}, "is too long for a panel of 8 columns"),
         ({"lines": "no unit"}, "has no unit"),
         ({"lines": "legend"}, "the legend names \\['gpu'\\]"),
         ({"lines": "objective"}, "an objective that no rule reads"),

@@ -70,7 +70,7 @@ def test_a_file_that_differs_or_that_nobody_makes_is_told(tmp_path: Path) -> Non
     (tmp_path / name).parent.mkdir(parents=True)
     (tmp_path / name).write_text(FILES[name].replace("kvitals-overview", "mine"))
     stray, differing = generate.differences({name: FILES[name]}, tmp_path)
-    assert stray == "old.json: nothing makes this file; delete it"
+    assert stray == "old.json: no generator writes this file; delete it"
     assert differing.startswith(f"{name}: differs\n")
     assert '-  "uid": "mine"' in differing
     assert '+  "uid": "kvitals-overview"' in differing

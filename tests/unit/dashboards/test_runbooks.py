@@ -98,7 +98,7 @@ def test_a_page_begins_with_the_first_minute(code: str) -> None:
     box = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith(">")]
     assert box[0] == "> **First 60 seconds**"
     whole = "\n".join(box)
-    for what in ("Felt by users:", "Can it wait:", "kvitals triage http://HOST:PORT", "Board: `/d/kvitals-"):
+    for what in ("Users feel it:", "Can it wait:", "kvitals triage http://HOST:PORT", "Board: `/d/kvitals-"):
         assert what in whole
     assert len(re.findall(r"\]\(", whole.partition("Likeliest causes")[2])) <= LIKELIEST
 

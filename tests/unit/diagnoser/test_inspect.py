@@ -135,7 +135,7 @@ def test_an_old_name_is_a_defect() -> None:
     inspection = look(text, text, version="0.32.0")
     assert inspection.ok is False
     assert any(
-        "names of another version" in p.what and "gpu_cache_usage_perc" in p.what
+        "names from another version" in p.what and "gpu_cache_usage_perc" in p.what
         for p in inspection.targets[0].problems
     )
 
@@ -161,7 +161,7 @@ def test_a_version_newer_than_the_flags_is_reported() -> None:
     newest = table.newest
     (target,) = look(page("vllm-0.32-loaded"), page("vllm-0.32-loaded"), version="0.99.0").targets
     assert [p.what for p in target.problems if "flags" in p.what] == [
-        f"0.99.0 is newer than the flags known to this version of kvitals (to {newest})"
+        f"0.99.0 is newer than the flags that this kvitals knows (to {newest})"
     ]
 
 
@@ -174,7 +174,7 @@ def test_a_ratio_in_percent_is_a_defect() -> None:
     text = re.sub(r"(?m)^(vllm:kv_cache_usage_perc\{.*\}) .*$", r"\1 41", page("vllm-0.32-loaded"))
     inspection = look(text, text)
     assert inspection.ok is False
-    assert "kvitals_kv_usage_ratio is 41, and a ratio is at most 1" in [p.what for p in inspection.targets[0].problems]
+    assert "kvitals_kv_usage_ratio is 41, but a ratio is at most 1" in [p.what for p in inspection.targets[0].problems]
 
 
 def test_a_sum_below_zero_of_a_real_engine_is_seen() -> None:
@@ -202,7 +202,7 @@ def test_nothing_is_known_of_a_target_that_never_answered() -> None:
 def test_fewer_ranks_than_configured_are_said() -> None:
     text = page("vllm-0.32-loaded")
     (target,) = look(text, text, facts={"data_parallel": 4.0}, version="0.32.0").targets
-    assert any("4 data-parallel ranks are configured, this page shows 1" in p.what for p in target.problems)
+    assert any("4 data-parallel ranks are configured, but this page shows 1" in p.what for p in target.problems)
 
 
 def test_needs_of_journeys_are_promql_over_known_families() -> None:

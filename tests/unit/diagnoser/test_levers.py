@@ -150,7 +150,7 @@ def test_a_setting_is_for_the_version(version: str, expected: list[str]) -> None
     advice = next(a for a in levers.advise(fired(KNOWLEDGE.rules["GRD01"]), str) if a.lever == "admission-control")
     assert [advice.setting.flag] * bool(advice.setting) == expected if advice.setting else not expected
     if advice.setting is None:
-        assert advice.setting_note == "no setting is known for vllm 0.28.0: it is done outside of the engine"
+        assert advice.setting_note == "no setting is known for vllm 0.28.0: it is applied outside of the engine"
 
 
 # What a rule or a lever of somebody's own may say.
@@ -231,10 +231,10 @@ def note_of(version: str) -> str:
 
 
 def test_a_version_newer_than_the_flags_is_reported_with_the_setting() -> None:
-    assert note_of("0.99.0").startswith("0.99.0 is newer than the flags known to this version of kvitals (to 0.")
+    assert note_of("0.99.0").startswith("0.99.0 is newer than the flags that this kvitals knows (to 0.")
     assert "newer" not in note_of("0.32.0")
 
 
 def test_an_unknown_version_is_reported_with_the_setting() -> None:
-    assert note_of("").startswith("The engine's version is not reported; this is for >=0.8.2.")
+    assert note_of("").startswith("The engine's version is not reported; this flag is for >=0.8.2.")
     assert "not reported" not in note_of("0.32.0")

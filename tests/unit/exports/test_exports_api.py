@@ -599,7 +599,7 @@ class TestHosts:
         ("GET", "/nothing", 404, "GET / lists its paths"),
         ("GET", "/api/v1/history", 404, "GET / lists its paths"),
         ("GET", "/api/v1/since-change", 404, "keeps no history"),
-        ("DELETE", "/api/v1/findings", 405, "it takes GET, HEAD"),
+        ("DELETE", "/api/v1/findings", 405, "it accepts GET, HEAD"),
     ],
 )
 async def test_a_path_that_is_not_there_is_an_error_of_the_api(
@@ -679,7 +679,7 @@ class TestHistoryQueries:
             assert await asyncio.to_thread(past.begun.wait, 10)
             status, kind, message = await error_of(client, "query", query="kvitals_running", timeout="0.2")
             assert (status, kind) == (503, "timeout")
-            assert "one runs at a time" in message and "shorter range" in message
+            assert "one query over history runs at a time" in message and "shorter range" in message
             assert past.reading == 1  # the first one still runs
             await first
         assert past.reads == 1

@@ -187,7 +187,7 @@ async def test_why_slow_ones_are_slow(query: str, count: int) -> None:
         assert answer.status == 200
         reports = (await answer.json())["data"]["reports"]
         assert len(reports) == count
-        assert all(r["sentence"].endswith("is unknown: no request reported its time.") for r in reports)
+        assert all(r["sentence"].endswith("is unknown: no request has a reported time.") for r in reports)
         assert all(report in tails() for report in msgspec.convert(reports, list[TailReport]))
 
 

@@ -52,7 +52,7 @@ async def test_another_address_waits_for_one_request_and_not_for_all() -> None:
 async def test_an_address_cannot_take_every_place() -> None:
     work = Work(QueryTurns(running=1, waiting=32, share=3))
     refused = (await work.ask(*["many"] * 6))[-1]
-    with pytest.raises(NoTurnError, match="3 requests of this address"):
+    with pytest.raises(NoTurnError, match="3 requests from this address"):
         await refused
     await work.ask("good")
     await work.end_all()

@@ -168,7 +168,7 @@ def test_a_stated_block_size_wins_and_its_agreement_is_stated(tmp_path: Path) ->
     path.write_text(LINE % (1, 1))
     facts = read_trace(path, 16).facts
     assert (facts.block_size, facts.block_size_from, facts.agreement) == (16, "--block-size", 0.0)
-    assert "0.0% of requests have as many ids as blocks of that size" in facts.sentence
+    assert "0.0% of requests have as many ids as their length gives with that block size" in facts.sentence
 
 
 @given(
@@ -193,7 +193,7 @@ def test_ids_that_agree_with_no_block_size_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     line = '{"timestamp": 0, "input_length": %d, "hash_ids": [1, 2, 3]}\n'
     path.write_text("".join(line % tokens for tokens in (50, 500, 5000, 50000)))
-    with pytest.raises(TraceError, match=r"agree with no block size .* state it with --block-size"):
+    with pytest.raises(TraceError, match=r"fit no block size .* state it with --block-size"):
         read_trace(path)
 
 

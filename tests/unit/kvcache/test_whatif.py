@@ -140,7 +140,7 @@ def test_what_no_sample_estimates_is_refused(agents: Accesses, name: str) -> Non
 
 
 def test_a_cache_too_small_for_a_sample_is_refused(trace: Accesses) -> None:
-    with pytest.raises(SampleError, match=r"a cache of 500 blocks has room for 50 blocks .* sample 0\.13 or more"):
+    with pytest.raises(SampleError, match=r"a cache of 500 blocks holds 50 blocks .* sample 0\.13 or more"):
         what_if(trace, ReplayPlan((500,), rate=0.1))
 
 

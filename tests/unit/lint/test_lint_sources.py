@@ -135,7 +135,7 @@ def test_one_board_by_its_address() -> None:
     [
         ((302, {}), "redirects"),
         ((401, {}), "--token-file"),
-        ((200, {"not": "a list"}), "as Grafana does"),
+        ((200, {"not": "a list"}), "like Grafana"),
         ((200, b"<html>"), "no|JSON"),
         ((500, {}), "answers 500"),
     ],
@@ -146,14 +146,14 @@ def test_a_grafana_that_is_none(answer: tuple[int, Any], said: str) -> None:
 
 
 def test_a_url_that_is_none() -> None:
-    with pytest.raises(ReadingError, match="is no URL"):
+    with pytest.raises(ReadingError, match="is not a URL"):
         read_grafana(GrafanaAccess("http://[::1"))
 
 
 def test_a_page_whose_bounds_are_no_numbers(tmp_path: Path) -> None:
     page = tmp_path / "page"
     page.write_text('# TYPE x histogram\nx_bucket{le="abc"} 1\nx_bucket{le="+Inf"} 1\nx_sum 1\nx_count 1\n')
-    with pytest.raises(ReadingError, match="'abc' is no bound"):
+    with pytest.raises(ReadingError, match="'abc' is not a bucket bound"):
         read_page(page)
 
 
@@ -210,4 +210,4 @@ def test_of_thousands_of_defects_the_first_are_shown(tmp_path: Path, capsys: pyt
     (tmp_path / "rules.yaml").write_text(json.dumps({"groups": [{"name": "g", "rules": rules}]}))
     assert run(str(tmp_path / "rules.yaml")) == 1
     shown = capsys.readouterr().out
-    assert "800 defects more; --json has all" in shown and shown.count("vllm:num_requests_running") < 1000
+    assert "800 defects more; --json lists all" in shown and shown.count("vllm:num_requests_running") < 1000

@@ -134,7 +134,7 @@ def test_cached_tokens_are_the_shared_beginning() -> None:
 
 
 def test_a_recording_without_requests_names_what_to_record(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(NoLoadError, match="Record with the requests of clients: kvitals tap"):
+    with pytest.raises(NoLoadError, match="Record the clients' requests too: kvitals tap"):
         extract_load(HEAVY_TENANT, Config())
     with pytest.raises(SystemExit) as stop:
         main(["gate", "extract", str(HEAVY_TENANT)])

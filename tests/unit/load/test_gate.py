@@ -162,7 +162,7 @@ def test_a_long_load_is_cut_to_its_last_part() -> None:
         (HEALTHY, HEALTHY, PlayedLoad(), "does not return", ""),
         (KV_FULL, GateFigures(False, [GateCause("ENG01", "x")]), PlayedLoad(), "other cause", ""),
         (KV_FULL, GateFigures(None), PlayedLoad(), "not judged", "reports too little"),
-        (KV_FULL, KV_FULL, PlayedLoad(late=[0.0] * 50 + [9.0] * 50), "not judged", "s late or later"),
+        (KV_FULL, KV_FULL, PlayedLoad(late=[0.0] * 50 + [9.0] * 50), "not judged", "s late or more"),
         (KV_FULL, HEALTHY, PlayedLoad(failed=50), "not judged", "50 of 100 requests failed"),
     ],
 )
@@ -215,7 +215,7 @@ def test_what_is_no_load_is_not_judged_with_its_reason(chosen: Setup, tmp_path: 
     broken.write_text('{"kvitals_load": 1}\n')
     answers = list(read_incidents([broken, HEAVY_TENANT], chosen))
     whys = [answer.why for answer in answers if not isinstance(answer, RecordedIncident)]
-    assert "is no load of kvitals" in whys[0]
+    assert "is not a kvitals load" in whys[0]
     assert "a load needs 2" in whys[1]
 
 

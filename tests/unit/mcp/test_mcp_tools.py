@@ -118,7 +118,7 @@ def test_each_other_tool_answers_within_its_limit() -> None:
         ("triage", {}, "several sources are offered"),
         ("triage", {"path": "x"}, "unknown field"),
         ("triage", {"source": 5}, "Expected `str`"),
-        ("triage", {"source": "healthy.kvcap", "at": "yesterday"}, "is not a moment"),
+        ("triage", {"source": "healthy.kvcap", "at": "yesterday"}, "is not a time"),
         ("explain", {"source": "heavy_tenant.kvcap", "finding": "GPU06"}, "leading findings: KVC01"),
         ("whatif", {"source": "thrash.kvcap", "nodes": 1000}, "Expected `int` <= 64"),
         ("whatif", {"source": "healthy.kvcap"}, "KV events"),
@@ -202,5 +202,5 @@ def test_documents_have_the_schema_that_is_listed() -> None:
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "healthy.kvcap").write_bytes(b"")
-    with pytest.raises(UsageError, match="two sources have the name"):
+    with pytest.raises(UsageError, match="two sources are named"):
         OfferedSources([str(SHIPPED / "healthy.kvcap"), str(tmp_path)], Setup(load(), Config()))

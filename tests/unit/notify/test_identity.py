@@ -130,7 +130,7 @@ async def test_what_an_agent_does_not_watch_says_whose_it_is() -> None:
     of_agent = OfAgent(judged.pipeline, lambda: AT, history=False)
     fired = Alert("firing", {"alertname": "HighTTFT", "instance": "10.7.7.7:8000"})
     diagnosis = await of_agent(diagnosis_request([fired], fired.entity, AT))
-    assert diagnosis.how.startswith("not judged: this agent does not watch instance 10.7.7.7:8000")
+    assert diagnosis.how.startswith("not diagnosed: this agent does not watch instance 10.7.7.7:8000")
     known = Alert("firing", {"alertname": "HighTTFT", "instance": "127.0.0.1:8201"})
     assert (await of_agent(diagnosis_request([known], known.entity, AT))).lead is not None
 
@@ -144,7 +144,7 @@ async def test_a_document_over_too_little_history_does_not_contradict_an_alert(m
     monkeypatch.setattr(pipeline, "_document", document)
     diagnosis = await OfAgent(pipeline, lambda: AT, history=False)(diagnosis_request([alert()], alert().entity, AT))
     assert diagnosis.document is None
-    assert diagnosis.how == "not judged yet: only 10 s have been watched, which is too little"
+    assert diagnosis.how == "not diagnosed yet: kvitals has watched only 10 s, which is too little"
 
 
 def test_a_replayed_agent_has_the_configured_labels() -> None:

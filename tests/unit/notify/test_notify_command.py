@@ -43,11 +43,11 @@ def test_other_machines_need_a_token(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[notify]\n", "name 1 to"),
+        ("[notify]\n", "set 1 to"),
         ('[[notify.webhook]]\nurl = "http://user:pw@h/"\n', "password"),
         ('[[notify.webhook]]\nurl = "http://h/"\nbearer = "x"\n', "bearer"),
         ('[[notify.slack]]\nurl = "https://hooks"\n', "url"),
-        (f'{HOOK}name = "a"\n[[notify.slack]]\nname = "a"\nurl_file = "x"\n', "one name"),
+        (f'{HOOK}name = "a"\n[[notify.slack]]\nname = "a"\nurl_file = "x"\n', "the same name"),
         (f'[notify]\nrepeat = "1s"\n{HOOK}', "repeat"),
         (f'[notify]\nlisten = "nowhere"\n{HOOK}', "listen"),
         ('[[notify.webhook]]\nurl = "http://h/"\nseverities = ["critical"]\n', "severities"),

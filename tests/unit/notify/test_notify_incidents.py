@@ -131,7 +131,7 @@ async def test_a_known_cause_stays_where_a_later_look_finds_none(full_cache: Tri
     memory.diagnose = diagnosing(msgspec.structs.replace(full_cache, causes=[], symptoms=left))
     worse = await memory.one(alert("LAT01", severity="page"), at=AT + 60)
     assert (worse.change, worse.code, worse.title) == ("worse", "KVC01", first.title)
-    assert worse.verdict == "The cause was found before: KVC01."
+    assert worse.verdict == "The cause is known already: KVC01."
 
 
 async def test_what_nobody_spoke_of_is_told(full_cache: Triage) -> None:
@@ -234,7 +234,7 @@ async def test_what_we_handed_on_is_not_taken_back(full_cache: Triage) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"alerts": 1}', b'{"alerts": [{"status": "maybe"}]}', b"[" * 100_000])
 def test_what_is_no_message_is_refused(body: bytes) -> None:
-    with pytest.raises(IncomingError, match="no message of Alertmanager"):
+    with pytest.raises(IncomingError, match="not a message from Alertmanager"):
         read(body)
 
 

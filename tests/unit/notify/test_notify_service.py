@@ -403,14 +403,14 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_is_begun(tmp_path: Path, caps
     kept.open()
     kept.put(b"{}", 1.0)
     kept.close()
-    assert "is set aside" in capsys.readouterr().out
+    assert "set it aside" in capsys.readouterr().out
     assert (tmp_path / f"{FILE}.damaged").read_bytes().startswith(b"this is no")
 
 
 def test_a_directory_has_one_process(tmp_path: Path) -> None:
     first, second = Spool(tmp_path), Spool(tmp_path)
     first.open()
-    with pytest.raises(SpoolError, match="another process sends the messages"):
+    with pytest.raises(SpoolError, match="another process uses the message queue"):
         second.open()
     first.put(b"{}", 1.0)
     first.close()

@@ -47,7 +47,7 @@ def test_json_has_numbers_or_null(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_audit_of_one_miss_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "audit", RECORDING)
     assert code == 0
-    assert "1 of the 3 times that it takes" in out
+    assert "1 times, and at least 3 are needed" in out
     assert "Ready time: unknown" in out
     code, out, _ = run(capsys, "audit", RECORDING, "--json")
     assert json.loads(out)["audits"][0]["leads"] == []

@@ -21,10 +21,10 @@ def test_the_last_configuration_is_fitted_alone_and_stated(capsys: pytest.Captur
     assert point["start"] >= point["changed_at"]
     assert point["steps"] < 16
     ttft = next(one for one in point["limits"] if one["objective"] == "ttft_p99")
-    assert "held at all loads" in ttft["why"]
+    assert "met at all observed loads" in ttft["why"]
 
 
 def test_the_terminal_states_the_change(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["knee", str(RAISED)])
-    assert "slots 2 → 16. Only steps after it are counted." in " ".join(capsys.readouterr().out.split())
+    assert "slots 2 → 16. Only steps after that change are counted." in " ".join(capsys.readouterr().out.split())

@@ -128,8 +128,8 @@ def test_little_holds_in_a_queue_and_a_doubled_count_is_a_gap() -> None:
 @pytest.mark.parametrize(
     ("shares", "said"),
     [
-        (SHARES[:10], "look at a longer time"),
-        (np.linspace(0.5, 0.6, 60), "it takes a span"),
+        (SHARES[:10], "use a longer time range"),
+        (np.linspace(0.5, 0.6, 60), "the range must span"),
         (np.linspace(0.05, 0.4, 60), "throughput still"),
         (np.linspace(0.95, 0.999, 90), "quieter"),
     ],
@@ -144,11 +144,11 @@ def test_without_the_load_that_it_takes_the_knee_is_not_told(shares: Floats, sai
 def test_an_objective_that_always_or_never_holds_has_no_c_max() -> None:
     steps = mmc(16, 1.0, np.linspace(0.05, 0.6, 60))
     found = operating_point(steps, {"ttft_p99": 4.0}, draws=10).limits[0]
-    assert (found.concurrency, found.why.startswith("it held at all loads seen")) == (None, True)
+    assert (found.concurrency, found.why.startswith("the objective was met at all observed loads")) == (None, True)
     backwards = Counts(BOUNDS, steps.latencies["ttft_p99"].counts[:, ::-1].cumsum(axis=1))
     late = Steps(**{**vars(steps), "latencies": {"ttft_p99": backwards}})
     found = operating_point(late, {"ttft_p99": 0.1}, draws=10).limits[0]
-    assert (found.concurrency, found.why.startswith("it was missed at all loads")) == (None, True)
+    assert (found.concurrency, found.why.startswith("the objective was missed at all loads")) == (None, True)
 
 
 def test_at_one_load_it_is_told_that_an_objective_held_there() -> None:

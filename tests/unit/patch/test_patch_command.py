@@ -50,7 +50,7 @@ def test_the_diff_applies_and_the_description_has_proof_and_the_way_back(
         "**Proof.**",
         "**Expected effect.**",
         "**Risk.**",
-        "**Go back.**",
+        "**Roll back.**",
         "`start.sh` then has `--max-num-seqs 2`.",
     ):
         assert part in description
@@ -179,7 +179,7 @@ def test_what_cannot_be_written_is_refused(
 def test_a_lever_outside_of_the_engine_is_reported_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, str(SHIPPED / "unique_prompts.kvcap"), "PFX10")
     assert code == 2
-    assert "stable-prompt-head: no setting of the engine" in err
+    assert "stable-prompt-head: not an engine setting" in err
 
 
 def test_a_described_value_is_given_with_set() -> None:
@@ -239,7 +239,7 @@ def test_the_value_of_a_variable_is_changed_where_it_stands() -> None:
 
 def test_a_variable_that_is_not_in_the_file_is_noted() -> None:
     (command,) = engine_commands("pod.yaml", VARIABLE.partition("    env:")[0])
-    assert any("`$VLLM_ARGS` is not known here" in note for note in command.notes)
+    assert any("kvitals does not know `$VLLM_ARGS`" in note for note in command.notes)
 
 
 def test_a_variable_of_a_shell_script_is_changed_where_it_is_assigned() -> None:
@@ -280,7 +280,7 @@ def test_of_two_engines_one_is_chosen(capsys: pytest.CaptureFixture[str], tmp_pa
     [
         ("deploy.yaml", "{{- if .Values.x }}\nargs: []\n{{- end }}\n", "is a template"),
         ("deploy.yaml", "a: [b\n", "is not valid YAML"),
-        ("start.sh", "vllm serve 'm\n", "a quote ' of the command line is not closed"),
+        ("start.sh", "vllm serve 'm\n", "the command line has a quote ' that is not closed"),
         ("big.yaml", "#" * (1 << 20) + "\n", "is larger than 1 MiB"),
     ],
 )

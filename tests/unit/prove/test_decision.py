@@ -81,7 +81,7 @@ def test_a_gain_waits_until_nothing_else_can_be_much_worse() -> None:
     unclear = effect(metric="finished_per_second", title="requests that finish", verdict="open", not_worse=False)
     assert decide([effect(), unclear], "", last=False) is None
     verdict, why = decide([effect(), unclear], "", last=True) or ("", "")
-    assert (verdict, why) == ("undecided", "not enough time for a verdict on requests that finish")
+    assert (verdict, why) == ("undecided", "more time is needed for a verdict on requests that finish")
 
 
 def test_less_than_half_of_a_prediction_is_in_part() -> None:

@@ -67,7 +67,7 @@ def test_an_earlier_change_that_still_stands_is_named_first(capsys: pytest.Captu
     write_journal(file, Journal("applied", "engine-1", ("a",), ("go", "back now"), 1_790_000_000.0, 1))
     code, _, err = run(capsys, URL, *BOTH)
     assert code == 2
-    assert "engine-1 was never taken back" in err and "go 'back now'" in err and "--forget" in err
+    assert "engine-1 was never rolled back" in err and "go 'back now'" in err and "--forget" in err
     code, _, err = run(capsys, URL, *BOTH, "--forget")
     assert code == 3 and not file.exists()  # it went on, and there is no engine
 

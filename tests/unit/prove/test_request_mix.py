@@ -24,8 +24,8 @@ def test_the_same_requests_are_alike() -> None:
 
 def test_another_mix_of_tenants_is_another_load() -> None:
     unlike = RequestMix(records(1, 200), records(2, 200, ["b", "b", "b", "b", "b", "c"])).unlike
-    assert unlike.startswith("the mix of tenants differs: a had 49 %") and unlike.endswith(
-        "% of the requests and has 0 %"
+    assert unlike.startswith("the mix of tenants differs: a sent 49 %") and unlike.endswith(
+        "% of the requests before, and 0 % now"
     )
 
 
@@ -35,6 +35,6 @@ def test_other_lengths_are_another_load() -> None:
 
 def test_few_requests_or_none_leave_it_to_the_counters() -> None:
     few = RequestMix(records(1, 10), records(2, 200, prompt=900))
-    assert few.unlike == "" and "by counters alone" in few.sentence
+    assert few.unlike == "" and "from counters only" in few.sentence
     requests, problem = read_requests("http://127.0.0.1:9", "engine", 0.0, 1.0)
-    assert not requests and "by counters alone" in RequestMix(requests, requests, problem).sentence and problem
+    assert not requests and "from counters only" in RequestMix(requests, requests, problem).sentence and problem

@@ -63,7 +63,7 @@ def test_a_file_that_appears_later_is_read_from_its_start(tmp_path: Path, follow
     path = tmp_path / "later" / "log"
     tail = follow(path)
     assert came(tail) == []
-    assert "no such file yet" in tail.problems[0]
+    assert "this file does not exist yet" in tail.problems[0]
     path.parent.mkdir()
     append(path, "first\n")
     assert came(tail) == ["first"]
@@ -220,7 +220,7 @@ def test_a_pattern_follows_the_files_written_last(
         append(tmp_path / name, f"{name}\n")
         os.utime(tmp_path / name, (n, n))
     assert came(tail) == ["b.log", "c.log"]
-    assert "3 files match; the 2 written last are read" in tail.problems[0]
+    assert "3 files match; only the 2 most recently written are read" in tail.problems[0]
 
 
 def test_a_folder_with_very_many_entries(tmp_path: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,10 +127,10 @@ def test_the_command_draws_it(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--flame", "--minus", "+40s..+10s"], "a window begins before it ends"),
-        (["--flame", "--minus", "+40s"], "is not a moment"),
-        (["--flame", "--json"], "neither --json nor --tenant"),
-        (["--newest", "2", "--from", "+1s"], "go with --flame"),
+        (["--flame", "--minus", "+40s..+10s"], "a window must begin before it ends"),
+        (["--flame", "--minus", "+40s"], "is not a time"),
+        (["--flame", "--json"], "without --json or --tenant"),
+        (["--newest", "2", "--from", "+1s"], "require --flame"),
     ],
 )
 def test_what_it_cannot_draw_it_explains(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

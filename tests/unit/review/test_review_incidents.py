@@ -103,7 +103,7 @@ def test_an_alert_of_an_earlier_day_has_its_time_to_fire_too() -> None:
 
 def test_no_alerts_there_is_said_and_is_no_peace() -> None:
     found = of_alerts(lambda expr, start, end, step: [], 0.0, 7200.0, 60.0, {})
-    assert not found.rows and "load them" in found.missing
+    assert not found.rows and "load the rules" in found.missing
 
 
 def test_what_an_incident_cost_is_against_the_same_engines_hours_without_one() -> None:

@@ -97,7 +97,7 @@ def test_what_only_engines_saw_is_a_row_and_so_is_an_unnamed_tenant() -> None:
     assert {row.tenant: row.share for row in found.rows} == {
         UNNAMED: pytest.approx(0.5), "(seen by engines only)": pytest.approx(0.5)
     }  # fmt: skip
-    assert "count 1" in found.method  # no phases: by tokens
+    assert "counts 1" in found.method  # no phases: by tokens
 
 
 def test_no_tenants_no_table() -> None:

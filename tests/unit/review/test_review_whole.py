@@ -75,7 +75,7 @@ def test_gaps_are_said_and_not_counted(asked: ReviewRequest, knowledge: Knowledg
     found = review(ask_source(fortnight()), longer, knowledge)
     assert found.coverage.seen_share == pytest.approx(0.5, abs=0.01)
     assert found.total.gpu_hours == pytest.approx(ENGINES * 14 * 24, rel=1e-3)
-    assert "Only what was seen is counted: 50 %" in " ".join(found.story)
+    assert "Only observed time is counted: 50 %" in " ".join(found.story)
 
 
 def test_nothing_seen_is_refused(asked: ReviewRequest, knowledge: Knowledge) -> None:

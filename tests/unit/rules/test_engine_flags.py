@@ -65,7 +65,7 @@ def test_a_release_outside_the_table_is_reported_as_such() -> None:
     assert vllm.is_newer("0.99.0")
     assert not vllm.is_newer(vllm.newest)
     assert vllm.is_older("0.4.3")
-    with pytest.raises(ValueError, match=r"known from 0\.5\.0 on, not for 0\.4\.3"):
+    with pytest.raises(ValueError, match=r"known from version 0\.5\.0 on, not for 0\.4\.3"):
         vllm.at("0.4.3")
 
 

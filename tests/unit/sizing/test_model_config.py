@@ -196,19 +196,19 @@ def test_the_format_of_the_weights_is_the_published_one(quantized: Any, native: 
 
 
 def test_an_unknown_format_of_weights_is_refused() -> None:
-    with pytest.raises(ConfigFileError, match="quantization_config: format aqlm is not known; give --weights"):
+    with pytest.raises(ConfigFileError, match="quantization_config: format aqlm is unknown; give --weights"):
         config.model_of({**LLAMA_70B, "quantization_config": {"quant_method": "aqlm"}}, "x", "")
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[]", "no object"),
+        ("[]", "does not contain an object"),
         ("{", "not a config.json"),
         ("{}", "num_hidden_layers is missing"),
-        (json.dumps({**LLAMA_70B, "num_hidden_layers": -1}), "no whole number"),
-        (json.dumps({**LLAMA_70B, "hidden_size": 1e99}), "no whole number"),
-        (json.dumps({**LLAMA_70B, "num_attention_heads": True}), "no whole number"),
+        (json.dumps({**LLAMA_70B, "num_hidden_layers": -1}), "not a whole number"),
+        (json.dumps({**LLAMA_70B, "hidden_size": 1e99}), "not a whole number"),
+        (json.dumps({**LLAMA_70B, "num_attention_heads": True}), "not a whole number"),
         (json.dumps({**LLAMA_70B, "num_key_value_heads": 0}), "num_key_value_heads is missing or 0"),
         (json.dumps({**LLAMA_70B, "layer_types": ["mamba"] * 80}), "layer_types has mamba"),
         (json.dumps({**LLAMA_70B, "layer_types": ["mamba"] * 81}), "layer_types names 81 layers"),

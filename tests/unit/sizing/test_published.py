@@ -84,7 +84,7 @@ def test_a_token_of_sparse_latent_attention_in_fp8_takes_656_bytes_a_layer() -> 
     model = catalogue.model("DeepSeek-V3.2")
     found = memory.kv_precision(model, "fp8")
     assert (found.name, memory.kv_layer_token(model, found.bytes)) == ("fp8_ds_mla", 656)
-    with pytest.raises(memory.PrecisionError, match="no sparse latent attention"):
+    with pytest.raises(memory.PrecisionError, match="needs sparse latent attention"):
         memory.kv_precision(catalogue.model("Qwen3-8B"), "fp8_ds_mla")
 
 

@@ -45,7 +45,7 @@ def test_the_curve_example_with_what_was_measured(capsys: pytest.CaptureFixture[
     found = document(capsys, *LLAMA, *LOAD, *measured, "--price", "2")
     assert (found["instances"], found["gpus"], found["bound"]) == (13, 52, False)
     assert found["usd_per_hour"] == 104
-    assert "stays 4 s" in line(found, 7, "C_max")["how"]
+    assert "stays for 4 s" in line(found, 7, "C_max")["how"]
     assert line(found, 13, "queue limit")["value"] == 22  # (2 s - 0.16 s) x 12/s
 
 
@@ -100,7 +100,7 @@ def test_replicas_of_attention_are_a_layout_of_models_with_experts(capsys: pytes
     found = document(capsys, "--model", "DeepSeek-V3", "--gpu", "H200", *LOAD, "--dp", "8")
     assert found["layout"] == {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 8}
     code, _, err = run(capsys, *LLAMA, *LOAD, "--dp", "8")
-    assert code == 2 and "its experts are not known" in err
+    assert code == 2 and "its experts are unknown" in err
 
 
 def test_a_trace_is_a_workload(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +127,7 @@ HUGE = ("--model", "Meta-Llama-3.1-405B", "--peak", "2", "--answer", "300")
     [
         (("--prompt", "2000", "--tp", "1"), "the weights do not fit", "more GPUs (--tp, --pp)"),
         (("--prompt", "20000000"), "H100 NVL 94GB: TP2 x PP16, room for 0 of 1 sequences", "shorter prompts"),
-        (("--prompt", "2000", "--tp", "3"), "128 heads, 8 of KV, cannot be spread so", ""),
+        (("--prompt", "2000", "--tp", "3"), "its 128 heads and 8 KV heads cannot be divided that way", ""),
     ],
 )
 def test_what_no_gpu_serves_has_a_reason_and_what_to_change(
@@ -144,7 +144,7 @@ def test_a_gpu_that_does_not_serve_takes_no_figure_from_those_that_do(capsys: py
     _, out, _ = run(capsys, *HUGE, "--prompt", "2000", "--slo", "itl=5ms")
     rows = [line.split() for line in out.splitlines() if line.startswith("GB200 (NVL72)")]
     assert [row[2:5] for row in rows] == [["TP32", "1", "32"]]
-    assert "not H100 SXM5 80GB: TP8 x PP16, a token takes 30.2 ms even alone, over the objective" in out
+    assert "not H100 SXM5 80GB: TP8 x PP16, a token takes 30.2 ms even with one request, above the objective" in out
 
 
 def test_every_gpu_is_tried_where_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,16 +168,16 @@ def test_a_model_by_its_config_and_by_its_dimensions(capsys: pytest.CaptureFixtu
     [
         ((), "which model?"),
         (("--model", "nonesuch"), "not in the catalogue"),
-        ((*LLAMA,), "how many requests a second?"),
+        ((*LLAMA,), "the request rate is missing"),
         ((*LLAMA, "--peak", "3"), "how many tokens? --prompt"),
         ((*LLAMA, "--peak", "zero"), "--peak zero"),
         ((*LLAMA, "--peak", "nan"), "--peak nan"),
-        ((*LLAMA, *LOAD, "--tp", "3"), "TP3: 64 heads"),
+        ((*LLAMA, *LOAD, "--tp", "3"), "TP3: its 64 heads"),
         ((*LLAMA, *LOAD, "--hits", "100%"), "below 100 %"),
         ((*LLAMA, *LOAD, "--hits", "-1"), "--hits -1"),
         ((*LLAMA, *LOAD, "--weights", "fp2"), "one of bf16"),
-        ((*LLAMA, *LOAD, "--slo", "itl=1ms"), "over the objective"),
-        ((*LLAMA, "--peak", "3", "--prompt", "100,50", "--answer", "10"), "none below the one before"),
+        ((*LLAMA, *LOAD, "--slo", "itl=1ms"), "above the objective"),
+        ((*LLAMA, "--peak", "3", "--prompt", "100,50", "--answer", "10"), "each at least as large as the one before"),
         (("--dims", "layers=80", *LOAD), "parameters also"),
         (("--dims", "wings=2", *LOAD), "wings=2"),
         (("--trace", "/nonesuch"), "/nonesuch"),
@@ -207,7 +207,7 @@ def test_a_price_is_the_users_before_it_is_the_catalogues(capsys: pytest.Capture
         (("--dims", "layers=10,parameters=1e9,query_heads=8,head_dim=64"), "--dims kv_heads=N"),
         (("--dims", "layers=10,parameters=1e9,kv_heads=8"), "--dims hidden=N"),
         (("--model", "Llama 3.3 70B", "--dims", "sliding=90"), "layers do not add up"),
-        (("--model", "Llama 3.3 70B", "--dims", "active=100G"), "look at active"),
+        (("--model", "Llama 3.3 70B", "--dims", "active=100G"), "check active"),
         (("--model", "Llama 3.3 70B", "--pp", "100"), "it has 80 layers"),
         (("--model", "Llama 3.3 70B", "--compute", "0"), "above 0"),
         (("--model", "Llama 3.3 70B", "--bandwidth", "0"), "above 0"),

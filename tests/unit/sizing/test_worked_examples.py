@@ -208,7 +208,7 @@ def fits(model: catalogue.Model, gpu: catalogue.Gpu, context: int, at_once: int,
         room = memory.budget(model, gpu, one, Precisions(bytes_, 2.0), Shares(), AdapterMemory()).room
         if memory.sequences(model, room, context, 2.0, one) >= at_once:
             return one.gpus
-    raise AssertionError("no layout holds it")
+    raise AssertionError("no layout fits it")
 
 
 def test_8_b_with_8_requests_of_4k_takes_one_gpu_as_told() -> None:

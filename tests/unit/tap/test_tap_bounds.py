@@ -73,7 +73,7 @@ async def test_one_address_has_a_share_and_no_more() -> None:
     async with staged(never_answers, max_connections=4, bounds=Bounds(share=0.5)) as stage:
         await stalled(stage, 2, post())
         await until(lambda: len(stage.calls) == 2 and all(call.requests for call in stage.calls))
-        assert b"this address has its 2 connections" in await (await stage.client()).rest()
+        assert b"this address uses all of its 2 connections" in await (await stage.client()).rest()
 
 
 def test_an_address_of_ipv6_counts_with_its_network() -> None:

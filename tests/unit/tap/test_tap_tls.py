@@ -88,5 +88,5 @@ def test_half_of_a_pair_and_files_that_are_none_are_refused(files: tuple[Path, P
         _tls(files[0], None)
     (tmp_path / "no.pem").write_text("no certificate")
     for cert, key in ((tmp_path / "no.pem", files[1]), (tmp_path / "missing", files[1])):
-        with pytest.raises(UsageError, match="no certificate and key"):
+        with pytest.raises(UsageError, match="cannot load this certificate and key"):
             _tls(cert, key)

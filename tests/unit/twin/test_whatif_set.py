@@ -74,9 +74,9 @@ def test_an_unknown_cache_is_not_predicted(capsys: pytest.CaptureFixture[str]) -
         ((LOWERED, "--set", "gpu=1"), "does not know --gpu"),
         ((LOWERED, "--set", "max-num-seqs=many"), "a whole number above 0"),
         ((LOWERED, "--set", "enable-prefix-caching=2x"), "true or false"),
-        (("--trace", "t.jsonl", "--set", "max-num-seqs=4"), "a trace has no step times"),
-        ((LOWERED, "--set", "max-num-seqs=4", "--curve"), "one of the two"),
-        ((), "name lookups to replay"),
+        (("--trace", "t.jsonl", "--set", "max-num-seqs=4"), "a trace contains no step times"),
+        ((LOWERED, "--set", "max-num-seqs=4", "--curve"), "only one of them"),
+        ((), "name the lookups to replay"),
     ],
 )
 def test_bad_use_is_explained(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str) -> None:

@@ -162,7 +162,7 @@ def kv_full() -> Finding:
                 "Limit the tenant that holds the blocks",
                 "A limit at the gateway frees them for the others.",
                 None,
-                "no engine flag: it is done outside of the engine",
+                "not an engine flag: it is applied outside of the engine",
             ),
             lever(
                 "lower-max-num-seqs",

@@ -122,7 +122,7 @@ def type_range(app: Any, start: str) -> str:
 def test_a_typed_range_is_that_of_every_page() -> None:
     app = run("timeline", source=HEAVY)
     first = type_range(app, "14:05")
-    assert "A moment is written like" in words(app)
+    assert "Write a time like" in words(app)
     assert app.session_state["look"] is None
     type_range(app, first)
     window = app.session_state["look"]
@@ -180,7 +180,7 @@ def test_an_agent_that_stopped_is_no_all_clear(api: Stub, page: str) -> None:
     old = replace(documents.unhealthy(), source=DocumentSource("agent", "this node"))
     api.say(old)
     said = words(run(page))
-    assert "The agent has stopped scraping" in said
+    assert "The agent stopped scraping" in said
     assert old.verdict in said
 
 

@@ -90,7 +90,7 @@ def test_triage_of_many_engines_is_short(large: Large) -> None:
     cards = [m.value for m in app.markdown if m.value.startswith("## ")]
     assert len(cards) <= triage.MAX_CARDS + 2, "cards, the page's own title and that of a group"
     assert f"Further causes: {ENGINES + 1 - triage.MAX_CARDS} findings" in said
-    assert f"and {ENGINES - finding.MAX_EXPLAINED} more: Export has all" in said
+    assert f"and {ENGINES - finding.MAX_EXPLAINED} more: Export lists all" in said
     assert f"Not checked: {ENGINES} checks without data" in said
     assert f"and {ENGINES - triage.MAX_ENGINES} more engines: see Fleet" in said
     assert len(app.main) < 50

@@ -45,7 +45,7 @@ def test_a_cause_comes_with_its_proof_what_it_explains_and_what_to_do(api: Stub)
         "now auto · needs a restart · cost low · needs a GPU with FP8",
         "**Will not fix:** A client that never reads",
         "**Risk:** Half the bits",
-        "no engine flag: it is done outside of the engine",
+        "not an engine flag: it is applied outside of the engine",
         "not known: slots: no endpoint tells it",
         "kvitals:kv_usage_p90",
         "Problems of the telemetry",
@@ -112,7 +112,7 @@ def test_not_knowing_is_neither_health_nor_trouble(api: Stub) -> None:
 def test_a_rule_that_failed_is_named(api: Stub) -> None:
     document = documents.could_not_tell()
     api.say(replace(document, coverage=replace(document.coverage, crashed={"KVC01": "ValueError: <x>"})))
-    assert "rule `KVC01` failed, the others went on: ValueError: <x>" in words(run())
+    assert "rule `KVC01` failed, the others were evaluated: ValueError: <x>" in words(run())
 
 
 def test_an_old_answer_of_a_running_agent_is_said_to_be_old(api: Stub) -> None:
@@ -140,7 +140,7 @@ def test_when_the_agent_goes_away_the_last_answer_stays_and_is_marked(api: Stub)
     api.status, api.body = 503, b'{"status":"error","errorType":"unavailable","error":"no findings yet"}'
     said = words(again(app))
     assert "The agent has no verdict yet" in said
-    assert "Below is the last answer, of 2025-12-31 14:03:20 UTC." in said
+    assert "Below is the last answer, from 2025-12-31 14:03:20 UTC." in said
     assert "KV cache full: requests wait for blocks." in said
     api.say(documents.document())
     said = words(again(app))
@@ -151,11 +151,11 @@ def test_when_the_agent_goes_away_the_last_answer_stays_and_is_marked(api: Stub)
 @pytest.mark.parametrize(
     ("status", "body", "title"),
     [
-        (404, b"not found", "Something answers that is not a kvitals agent"),
-        (302, b"", "Something answers that is not a kvitals agent"),
-        (200, b"<html>", "Something answers that is not a kvitals agent"),
-        (200, b'{"status": "ok"}', "Something answers that is not a kvitals agent"),
-        (200, b"\xff\xfe", "Something answers that is not a kvitals agent"),
+        (404, b"not found", "The program at this address is not a kvitals agent"),
+        (302, b"", "The program at this address is not a kvitals agent"),
+        (200, b"<html>", "The program at this address is not a kvitals agent"),
+        (200, b'{"status": "ok"}', "The program at this address is not a kvitals agent"),
+        (200, b"\xff\xfe", "The program at this address is not a kvitals agent"),
         (200, b'{"version": "7.0", "findings": []}', "The agent and this page have different versions"),
     ],
 )

@@ -55,7 +55,7 @@ def test_until_a_recording_is_judged_a_page_says_how_far_it_is(held: threading.E
 def test_meanwhile_another_source_can_be_chosen(held: threading.Event) -> None:
     said = words(run("sources", source=NEEDS_ITS_PAST))
     assert "The verdict uses the whole recording" in said
-    assert "Eviction feeds on itself" in said
+    assert "Evictions cause more evictions" in said
 
 
 def test_the_verdict_comes_when_it_is_judged(held: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def test_triage_of_a_recording_is_that_of_the_terminal() -> None:
 def test_the_timeline_has_findings_stages_and_signals() -> None:
     app = run("timeline", source=CASCADE)
     said = words(app)
-    assert "Pick a window, and every page is about it" in said
+    assert "Select a window, and every page shows it" in said
     assert "`KVC05` **Eviction cascade in progress** on engine" in said
     assert "ttft p99 seconds" in said
     assert app.multiselect[0].value[0] == "ttft_p99_seconds"
@@ -115,7 +115,7 @@ def test_the_cache_says_what_another_size_would_find() -> None:
 
 def test_a_cascade_is_told_with_its_stages() -> None:
     said = words(run("cascades", source=CASCADE))
-    for text in ("## Stage 4 of 5 on engine", "30.3 k tokens computed again", "**set off** t-us5rs6vatl went from 0"):
+    for text in ("## Stage 4 of 5 on engine", "30.3 k tokens computed again", "**trigger** t-us5rs6vatl went from 0"):
         assert text in said, text
 
 
@@ -193,7 +193,7 @@ def test_a_recording_without_blocks_and_requests(page: str) -> None:
         "cache": "No engine has reported its blocks",
         "cascades": "No engine has reported its blocks",
         "requests": "No requests are known",
-        "what-if": "No lookup of a cache is known",
+        "what-if": "No cache lookups are known",
     }
     assert wanted.get(page, "") in said
 
@@ -225,9 +225,9 @@ def test_a_prometheus_that_is_not_there(page: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("KVITALS_WEB", PageSettings(prometheus="http://127.0.0.1:1").encode())
     said = words(run(page))
     if page in ("", "timeline", "fleet", "what-if"):
-        assert "The Prometheus cannot be judged" in said
+        assert "The Prometheus cannot be diagnosed" in said
     if page in ("cache", "requests"):
-        assert "A Prometheus has series, and neither single blocks nor requests." in said
+        assert "A Prometheus has series, but no single blocks or requests." in said
 
 
 def test_a_link_names_only_what_everybody_may_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +246,7 @@ def test_a_link_with_a_window_that_is_none(start: str, end: str) -> None:
 
 def test_a_window_before_the_recording_says_so() -> None:
     said = words(run(source=HEAVY, **{"from": "1000", "to": "2000"}))
-    assert "Nothing can be judged in this window" in said
+    assert "This window cannot be diagnosed" in said
 
 
 def test_a_link_to_a_page_that_is_none() -> None:

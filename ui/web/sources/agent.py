@@ -76,9 +76,9 @@ class AgentSource:
         if self._history is None:
             raise UnansweredError(
                 Failure(
-                    "Past states cannot be diagnosed from here",
-                    "It takes the agent's history, which only a page on the agent's machine can read.",
-                    "Go back to now, or ask on that machine.",
+                    "This page cannot diagnose past states",
+                    "Past states need the agent's history, which only a page on the agent's machine can read.",
+                    "Go back to now, or open the page on that machine.",
                     (f"kvitals triage --from={_written(look.start)} --to={_written(look.end)}",),
                 )
             )
@@ -87,7 +87,7 @@ class AgentSource:
             return judge_history(self._history, self._setup(), moments).document
         except (HistoryError, RecordingError, PromQLError) as error:
             raise UnansweredError(
-                Failure("Nothing can be judged in this window", str(error), "Choose another window, or go back to now.")
+                Failure("This window cannot be diagnosed", str(error), "Choose another window, or go back to now.")
             ) from error
 
     def extent(self) -> Extent:
@@ -122,7 +122,7 @@ class AgentSource:
             now = self.findings(None)
             fired = [*now.causes, *now.symptoms, *now.telemetry, *now.notes]
             happened += [happening_of(f, now.window.end, now.window.end) for f in fired]
-            why = "Findings that are over are in the agent's history, which this page cannot read."
+            why = "Resolved findings are in the agent's history, which this page cannot read."
             return PastEvents([one for one in happened if one.start <= end and (one.end or one.start) >= start], why)
         try:
             with HistoryReader(self._history).reading() as connection:
@@ -136,7 +136,7 @@ class AgentSource:
     def blocks(self) -> Blocks:
         found = self._ask(lambda: blocks_of(self._url))
         if found is None:
-            raise UnansweredError(stranger(self._url, "Its answer is not a report on caches."))
+            raise UnansweredError(stranger(self._url, "The answer is not a report on caches."))
         return found
 
     def requests(self, asked: RequestQuery) -> RequestAnswer:
@@ -185,29 +185,29 @@ def failure_of(url: str, error: AgentError) -> Failure:
             return Failure(
                 "The agent has no verdict yet",
                 f"{url} answers: {error.reason}.",
-                "Wait for its first window: this page asks again. If that lasts, read what the agent prints.",
+                "Wait for its first window: this page retries by itself. If this persists, read the agent's output.",
             )
         return stranger(url, f"{error}.")
     if isinstance(error, AgentAddressError):
         return Failure(
             "The agent's address is not a URL",
             f"{API_VARIABLE} is “{url}”.",
-            "Set it to the address that the agent printed when it started, and start this page again.",
+            "Set it to the address that the agent printed when it started, then restart this page.",
             (f"export {API_VARIABLE}={DEFAULT_API}",),
         )
     if isinstance(error, OtherVersionError):
         return Failure(
             "The agent and this page have different versions",
             str(error),
-            "Install the same kvitals for both, and start both again.",
+            "Install the same kvitals version for both, and restart both.",
             ("kvitals version",),
         )
     if isinstance(error, AgentUnreachableError | AgentSlowError):
         return Failure(
             "No agent answers" if isinstance(error, AgentUnreachableError) else "The agent is slow",
             str(error),
-            f"Start the agent, or set {API_VARIABLE} to its address and start this page again. This page asks again."
-            " Sources has recordings to look at meanwhile.",
+            f"Start the agent, or set {API_VARIABLE} to its address and restart this page. This page asks again."
+            " Until then, Sources offers recordings.",
             (START, f"export {API_VARIABLE}={DEFAULT_API}"),
         )
     return stranger(url, str(error))
@@ -216,8 +216,8 @@ def failure_of(url: str, error: AgentError) -> Failure:
 def stranger(url: str, said: str) -> Failure:
     """Something other than an agent answers."""
     return Failure(
-        "Something answers that is not a kvitals agent",
+        "The program at this address is not a kvitals agent",
         f"{said} The address is {url}.",
-        f"Another program may use that port. Start an agent and set {API_VARIABLE} to its address.",
+        f"Another program may use this port. Start an agent and set {API_VARIABLE} to its address.",
         (START, f"export {API_VARIABLE}={DEFAULT_API}"),
     )

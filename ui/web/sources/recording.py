@@ -35,7 +35,7 @@ MAX_SECONDS = 6 * 3600.0
 REPLAY_SECONDS = 120.0
 """CPU time that replaying may take."""
 
-TOO_LONG = f"replaying takes more than {REPLAY_SECONDS:.0f} s of CPU; ask the terminal: kvitals triage FILE --at"
+TOO_LONG = f"replaying takes more than {REPLAY_SECONDS:.0f} s of CPU; use a terminal: kvitals triage FILE --at"
 
 LIMITS = QueryLimits(samples=5_000_000, series=20_000, seconds=5.0)
 
@@ -89,7 +89,7 @@ class Recording:
         except (CaptureError, RecordingError) as error:
             self._error = UnansweredError(unusable(self.name, str(error)))
         except PromQLError as error:
-            self._error = UnansweredError(unusable(self.name, f"it could not be judged: {error}"))
+            self._error = UnansweredError(unusable(self.name, f"it could not be diagnosed: {error}"))
         except Exception as error:  # told to whoever asks: nobody else looks at this thread
             self._error = error
         self._done.set()
@@ -152,7 +152,7 @@ class Recording:
         except (CaptureError, RecordingError, PromQLError) as error:
             raise UnansweredError(
                 Failure(
-                    "Nothing can be judged in this window",
+                    "This window cannot be diagnosed",
                     str(error),
                     "Choose a longer window, or a later one.",
                 )
@@ -197,8 +197,8 @@ class Recording:
 
 
 NO_LOOKUPS = Failure(
-    "No lookup of a cache is known",
-    "What-if replays lookups, and those come from the KV events that engines publish.",
+    "No cache lookups are known",
+    "What-if replays lookups, which come from the KV events that engines publish.",
     "Enable KV events (kvitals check names the flag), then record again or let the agent listen.",
     ("kvitals check",),
 )
@@ -209,7 +209,7 @@ def unusable(name: str, why: str) -> Failure:
     return Failure(
         "This recording cannot be shown",
         f"{name}: {why}.",
-        "Choose another one under Sources. A recording is made with kvitals record.",
+        "Choose another recording under Sources. kvitals record makes a recording.",
         ("kvitals record http://HOST:8000 --out incident.kvcap --for 60s",),
     )
 
@@ -263,5 +263,5 @@ def _extent(path: Path) -> tuple[float, float]:
     if not math.isfinite(last - first) or last - first > MAX_SECONDS:
         raise RecordingError(f"it is longer than {MAX_SECONDS / 3600:.0f} hours")
     if last <= first:
-        raise RecordingError("it holds a single moment")
+        raise RecordingError("it contains only one scrape")
     return first, last

@@ -30,7 +30,7 @@ PAST_SECONDS = 6 * 3600.0
 SERIES_SECONDS = 10.0
 """For one chart's query."""
 
-_ONLY_AGENT = "A Prometheus has series, and neither single blocks nor requests."
+_ONLY_AGENT = "A Prometheus has series, but no single blocks or requests."
 
 
 class Server:
@@ -79,17 +79,17 @@ class Server:
         now = self.findings(None)
         fired = [*now.causes, *now.symptoms, *now.telemetry, *now.notes]
         happened = [happening_of(f, now.window.end, now.window.end) for f in fired]
-        why = "From a Prometheus, this page has the findings that are open now; those that are over are in its alerts."
+        why = "From a Prometheus, this page shows only open findings; its alerts show resolved findings."
         return PastEvents([one for one in happened if one.start <= end and (one.end or math.inf) >= start], why)
 
     def blocks(self) -> Blocks:
-        raise UnansweredError(_needs_agent("Cache contents are not known here"))
+        raise UnansweredError(_needs_agent("The cache contents are unknown here"))
 
     def requests(self, asked: RequestQuery) -> RequestAnswer:
-        raise UnansweredError(_needs_agent("Single requests are not known here"))
+        raise UnansweredError(_needs_agent("Single requests are unknown here"))
 
     def lookups(self) -> Lookups:
-        raise UnansweredError(_needs_agent("Cache lookups are not known here"))
+        raise UnansweredError(_needs_agent("Cache lookups are unknown here"))
 
 
 def _points(found: PrometheusSeries) -> list[tuple[float, float]]:
@@ -98,7 +98,7 @@ def _points(found: PrometheusSeries) -> list[tuple[float, float]]:
 
 def _unusable(url: str, error: Exception) -> Failure:
     return Failure(
-        "The Prometheus cannot be judged",
+        "The Prometheus cannot be diagnosed",
         f"{url}: {error}",
         "Open Sources: is this the server that scrapes the engines?",
         (f"kvitals triage --prometheus {url}",),

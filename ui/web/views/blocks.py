@@ -11,8 +11,9 @@ def no_blocks() -> None:
     settings = source_registry.knowledge().levers["kv-events-replay"].settings
     header.show_empty(
         "No engine has reported its blocks",
-        "So the content of the caches, their evictions and the blame between tenants are unknown. KV events report"
-        " them; they need a flag and a restart of the engine. Under Sources, the incident “eviction cascade” has them.",
+        "So the content of the caches, their evictions and the blame between tenants are unknown. KV events "
+        "report blocks; they need a flag and a restart of the engine. Under Sources, the incident “eviction "
+        "cascade” has KV events.",
         *(f"{one.system}: {one.flag} {' '.join(one.value.split())}" for one in settings),
     )
 

@@ -33,7 +33,7 @@ def show(place: str, look: PageWindow | None) -> None:
         no_blocks()
         return
     if look is not None:
-        st.caption("This page shows the caches now, or at a recording's end: the time range does not apply.")
+        st.caption("This page shows the caches now, or at the end of a recording: the time range does not apply.")
     names = [engine["engine"] for engine in engines[:MAX_ENGINES]]
     chosen = st.selectbox("Engine", names, key="cache-engine") if len(names) > 1 else names[0]
     engine = next(one for one in engines if one["engine"] == chosen)
@@ -46,13 +46,13 @@ def show(place: str, look: PageWindow | None) -> None:
 def _figures(engine: Mapping[str, Any]) -> None:
     looked, hit, lost = engine["lookup_tokens"], engine["hit_tokens"], engine["refaulted_tokens"]
     missed = looked - hit
-    size = f"of {engine['pool_blocks']:,} blocks" if engine["pool_blocks"] else "the cache's size is not known"
+    size = f"of {engine['pool_blocks']:,} blocks" if engine["pool_blocks"] else "the cache's size is unknown"
     header.figures(
         [
             (
                 "hit rate since start",
                 _share(hit, looked),
-                "hit tokens over prompt tokens looked up, of all that was seen",
+                "hit tokens over prompt tokens looked up, of all observed lookups",
             ),
             ("recomputed", f"{short(lost)} tokens", "evicted, then needed again"),
             ("share of computed", _share(lost, missed), "recomputed tokens over all computed prompt tokens"),
@@ -67,7 +67,7 @@ def _figures(engine: Mapping[str, Any]) -> None:
     )
     st.caption(literal(words))
     if engine["confidence"] < 1 or engine["observed"] is None or engine["observed"] < 0.9:
-        st.caption(":material/warning: Not all was seen, so these figures are too small rather than too large.")
+        st.caption(":material/warning: Only a part was observed, so these figures are rather too small than too large.")
 
 
 def _residency(engine: Mapping[str, Any]) -> None:
@@ -118,7 +118,8 @@ def _curve(curve: Mapping[str, Any] | None, pool: int | None, block_tokens: int,
     with right:
         graphs.draw(_drawn(rows, marks), key=f"curve-{key}")
     st.caption(
-        "of an LRU cache for the recorded lookups; one shared cache hits no less than its parts"
+        "of an LRU cache for the recorded lookups; one shared cache has at least as many hits as separate "
+        "caches of the same total size"
         + (f" · {curve['references']:,} block references, sampled at {curve['sample_rate']:g}")
     )
 
@@ -149,7 +150,7 @@ def _node(known: Blocks, block_tokens: int) -> None:
     if several:
         st.markdown("### All engines of the node")
         st.metric("held twice or more", f"{short(known.cache.get('duplicate_tokens', 0))} tokens")
-        st.caption("Blocks that several engines hold: what routing costs.")
+        st.caption("Blocks that several engines hold: the cost of routing.")
         _curve(known.cache.get("curve"), None, block_tokens, "node")
 
 

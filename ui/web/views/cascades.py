@@ -23,11 +23,11 @@ _STATES = {
     "ended": ":material/check_circle: ended",
 }
 _ENGINE = {
-    "cold": "was just filled: nothing to compare with yet",
+    "cold": "has just been filled: no earlier rate to compare with",
     "calm": "no cascade under way",
     "pressure": "a full cache stores more than usual",
-    "cascade": "a cascade is under way",
-    "unknown": "too little of the cache is known",
+    "cascade": "a cascade is in progress",
+    "unknown": "too little of the cache is observed",
 }
 
 
@@ -45,7 +45,7 @@ def show(place: str, look: PageWindow | None) -> None:
     if not found:
         header.show_empty(
             "No eviction cascade" + (" in this window" if look is not None else ""),
-            "Few evicted blocks are requested again. What was lost is on the Cache page.",
+            "Few evicted blocks are requested again. The Cache page shows the losses.",
         )
         return
     for one in found[:MAX_SHOWN]:
@@ -103,9 +103,9 @@ def _rows(one: Mapping[str, Any], end: float) -> tuple[list[dict[str, Any]], lis
                 "start": stage["began"],
                 "end": end,
                 "label": f"+{stage['began'] - one['began']:.0f} s  {what}" + (" (was so)" if stage["before"] else ""),
-                "text": f"was detectable {stage['said'] - stage['began']:.0f} s later",
+                "text": f"could be detected {stage['said'] - stage['began']:.0f} s later",
                 "where": one["engine"],
-                "from": f"{stage['began'] - one['began']:.0f} s after it began",
+                "from": f"{stage['began'] - one['began']:.0f} s after the cascade began",
             }
         )
     return rows, order

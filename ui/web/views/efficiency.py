@@ -20,7 +20,7 @@ from kvitals.ui.web.sources.base import PageWindow
 
 MAX_TEXT = 60
 PERIODS = {"1h": "the last hour", "1d": "a day", "7d": "a week", "14d": "two weeks", "28d": "four weeks"}
-PRICE = "2.50 of all, or H100=2.10 of a kind; empty: as the configuration has it, or what is usual"
+PRICE = "2.50 for every GPU, or H100=2.10 for one kind; empty: the price in the configuration, or the usual price"
 OPEN = ("Where the GPU time went", "Day by day", "Levers, by money", "Incidents")
 _ANSWER = "reviewed"
 _FILES = {
@@ -35,7 +35,7 @@ def show(place: str, look: PageWindow | None) -> None:
     if source_registry.file_of(place) is not None:
         header.show_empty(
             "A recording is too short for a review",
-            "A review needs hours to days of series: an agent that keeps its history, or a Prometheus, has them."
+            "A review needs hours to days of series, from an agent that keeps its history or from a Prometheus."
             " Choose one under Sources.",
             "kvitals review --since 7d --out review",
         )
@@ -47,10 +47,10 @@ def show(place: str, look: PageWindow | None) -> None:
             "Of", list(PERIODS), index=2, format_func=PERIODS.__getitem__, key="review-since", disabled=picked
         )
         usd = price.text_input(
-            "US dollars an hour of a GPU", max_chars=MAX_TEXT, key="review-price", help=PRICE, placeholder="2.50"
+            "US dollars per GPU-hour", max_chars=MAX_TEXT, key="review-price", help=PRICE, placeholder="2.50"
         )
         each = gpus.text_input(
-            "GPUs of an engine that does not report them", max_chars=MAX_TEXT, key="review-gpus", placeholder="1"
+            "GPUs of an engine that does not report its GPUs", max_chars=MAX_TEXT, key="review-gpus", placeholder="1"
         )
         asked = st.form_submit_button("Review", type="primary", icon=":material/summarize:")
     if asked:
@@ -59,7 +59,7 @@ def show(place: str, look: PageWindow | None) -> None:
     if kept is not None and kept[0] == place:
         _review(kept[1], kept[2])
     elif not asked:
-        st.caption("Nothing was reviewed yet. It takes some seconds a week.")
+        st.caption("Nothing was reviewed yet. A week takes some seconds.")
 
 
 def _option(name: str, text: str) -> list[str]:

@@ -32,7 +32,7 @@ def show(place: str, look: PageWindow | None) -> None:
     rows = {row.entity.title: row for row in triage.engines}
     if not rows:
         header.show_empty(
-            "No engine was seen", "Give the agent an engine, or select a recording.", "kvitals run http://HOST:8000"
+            "No engine was seen", "Add an engine to the agent, or select a recording.", "kvitals run http://HOST:8000"
         )
         return
     row = rows[_pick(list(rows), triage)]

@@ -75,7 +75,7 @@ def _badges(finding: Finding) -> None:
 def _since(finding: Finding, zone: tzinfo | None) -> None:
     if finding.since is None:
         return
-    least = ", perhaps longer: the start was not seen" if finding.since_at_least else ""
+    least = ", perhaps longer: the start was not observed" if finding.since_at_least else ""
     st.caption(f":material/schedule: since {literal(moment(finding.since, zone) + least)}")
 
 
@@ -108,7 +108,7 @@ def _explains(finding: Finding, explained: Sequence[Finding]) -> None:
             where = "" if f.entity == finding.entity else f" on {literal(f.entity.title)}"
             st.markdown(f"{head}{where}: {literal(f.conclusion)}")
         if len(explained) > MAX_EXPLAINED:
-            st.caption(f"and {len(explained) - MAX_EXPLAINED:,} more: Export has all")
+            st.caption(f"and {len(explained) - MAX_EXPLAINED:,} more: Export lists all")
 
 
 def _explained_proof(finding: Finding, explained: Sequence[Finding]) -> None:
@@ -117,7 +117,7 @@ def _explained_proof(finding: Finding, explained: Sequence[Finding]) -> None:
             return
         explained = explained[:MAX_EXPLAINED]
         codes = ", ".join(dict.fromkeys(f.code for f in explained))
-        label = f"Proof of the findings that it explains: {literal(codes)}"
+        label = f"Proof of the findings that this one explains: {literal(codes)}"
         opened = st.expander(label, key=f"explains-{finding.id}", on_change="rerun")
         if not opened.open:
             return
@@ -168,7 +168,7 @@ def _lever(lever: LeverAdvice) -> None:
 
 def _doubt(finding: Finding) -> None:
     """How sure it is and why, the queries behind the charts, and what to look at after a change."""
-    label = "How sure, and how to check it"
+    label = "Confidence, and how to check it"
     with st.expander(label, key=f"doubt-{finding.id}"):
         for why in finding.confidence_why:
             st.markdown(f"- {literal(why)}")

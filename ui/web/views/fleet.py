@@ -35,7 +35,7 @@ def show(place: str, look: PageWindow | None) -> None:
     engines = triage.coverage.engines
     if not engines:
         header.show_empty(
-            "No engine was seen", "Give the agent an engine, or look at a recording.", "kvitals run http://HOST:8000"
+            "No engine was seen", "Add an engine to the agent, or select a recording.", "kvitals run http://HOST:8000"
         )
         return
     fired = [*triage.causes, *triage.symptoms, *triage.telemetry]
@@ -197,4 +197,4 @@ def _outliers(values: Mapping[str, Mapping[str, float]]) -> None:
         height=24 * len(rows) + graphs.AXIS, padding=graphs.PADDING
     )
     graphs.draw(chart, key="outlier-bars")
-    st.caption(f"the largest {count(len(rows), 'value')} of {len(ordered):,}; dashed: the middle one of all")
+    st.caption(f"the largest {count(len(rows), 'value')} of {len(ordered):,}; dashed: the median of all")

@@ -30,14 +30,14 @@ def show(triage: Triage, zone: tzinfo | None) -> None:
         with st.popover("Copy as Markdown", icon=":material/content_copy:", key="incident-copy"):
             st.code(export.incident(triage, pinned), language=None, wrap_lines=True)
         with st.popover("Pin this moment", icon=":material/keep:", key="incident-pin"):
-            st.markdown("**A link that shows this moment later, too**")
+            st.markdown("**A link that also shows this moment later**")
             st.code(pinned, language=None, wrap_lines=True)
     links.of_finding(lead, triage)
 
 
 def _since(lead: Finding, triage: Triage, zone: tzinfo | None) -> str:
     if lead.since is None:
-        return literal(f"before {moment(triage.window.start, zone)}: the start was not seen")
+        return literal(f"before {moment(triage.window.start, zone)}: the start was not observed")
     return literal(("at least " if lead.since_at_least else "") + moment(lead.since, zone))
 
 

@@ -25,7 +25,7 @@ _BINDS = {
     "token_budget": "the token budget of a step",
     "deferral": "adapters, or KV on its way",
     "room": "slots or KV blocks",
-    "arrival": "nothing: it works off what arrives",
+    "arrival": "nothing: the engine keeps up with the load",
     "unknown": "not told",
 }
 
@@ -34,7 +34,7 @@ def show(place: str) -> None:
     """Asked for by a click, since it takes seconds."""
     st.markdown("### How much load they carry")
     if st.session_state.get(_ASKED) != place:
-        st.caption("The knee, how far it is off, and what binds; a curve is fitted to all that was seen.")
+        st.caption("The knee, its distance, and what binds; the curve is fitted to all observed load.")
         st.button("Find the knee", key="knee", icon=":material/show_chart:", on_click=_ask, args=(place,))
         return
     try:
@@ -65,14 +65,18 @@ def _name(point: Mapping[str, Any]) -> str:
 def _point(point: Mapping[str, Any]) -> None:
     knee, now, headroom = point["knee"], point["now"], point["headroom"]
     figures = [
-        ("knee", _estimate(knee["concurrency"]) if knee else "unknown", "requests at a time; more bring little"),
+        (
+            "knee",
+            _estimate(knee["concurrency"]) if knee else "unknown",
+            "requests at a time; more add little throughput",
+        ),
         ("now", f"{now:.1f}" if now is not None else "unknown", "requests at a time"),
         ("headroom", f"{headroom:.0%}" if headroom is not None else "unknown", "below the knee"),
     ]
     for limit in point["limits"]:
         name = limit["objective"].removesuffix("_p99").upper()
         value = _estimate(limit["concurrency"]) if limit["concurrency"] else "unknown"
-        figures.append((f"C_max {name}", value, f"requests at a time at which p99 passes {limit['seconds']:g} s"))
+        figures.append((f"C_max {name}", value, f"requests at a time at which p99 exceeds {limit['seconds']:g} s"))
     header.figures(figures, key="knee-figures")
     if point["bins"]:
         graphs.draw(_throughput(point), key="knee-throughput")
@@ -95,12 +99,14 @@ def sentences(point: Mapping[str, Any]) -> list[str]:
         if limit["concurrency"] and rates:
             told.append(f"Usable within the {_OBJECTIVES.get(limit['objective'], '')}: {' or '.join(rates)}.")
     if point["littles_gap"] is not None:
-        told.append(f"Little's law: rate times residence is {point['littles_gap']:+.1%} off what is counted.")
+        told.append(
+            f"Little's law: rate times residence differs by {point['littles_gap']:+.1%} from the counted requests."
+        )
     if (bound := point["binding"]) is not None:
         known = over_known(bound["shares"])
         shares = sorted(((share, name) for name, share in known.items() if share >= 0.005), reverse=True)
         parts = ", ".join(f"{_BINDS.get(name, name)} {share:.0%}" for share, name in shares)
-        told.append(f"What bound it in the last {span(bound['seconds'])}: {parts}.")
+        told.append(f"Binding constraints in the last {span(bound['seconds'])}: {parts}.")
     return told
 
 

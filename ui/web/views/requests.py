@@ -31,7 +31,7 @@ def show(place: str, look: PageWindow | None) -> None:
         which = st.segmented_control(
             "Which", list(_WHICH), default="slowest", format_func=_WHICH.__getitem__, key="which-requests"
         )
-        name = st.text_input("or one by its id or trace id", max_chars=MAX_ID, key="request-id").strip()
+        name = st.text_input("or one request by its id or trace id", max_chars=MAX_ID, key="request-id").strip()
     state.keep("request", name)
     asked = (
         RequestQuery(name=name)
@@ -50,14 +50,14 @@ def show(place: str, look: PageWindow | None) -> None:
             _tail(report, found)
     st.markdown(f"### {count(len(requests), 'request')}: what the time went into")
     graphs.draw(_waterfalls([told.record for told in requests]), key="waterfalls")
-    st.caption("Phases one after another, as its source reports them; gray is unattributed time.")
+    st.caption("Phases one after another, as the request's source reports them; gray is unattributed time.")
     _one(requests)
 
 
 def _one(requests: list[NamedRequest]) -> None:
-    """One of them in full, by its number in the chart."""
+    """One request in full, by its number in the chart."""
     chosen = st.selectbox(
-        "One of them in full",
+        "One request in full",
         range(len(requests)),
         format_func=lambda i: f"{i + 1}. {requests[i].record.id}, {seconds(requests[i].record.e2e)}",
         key="one-request",
@@ -67,15 +67,18 @@ def _one(requests: list[NamedRequest]) -> None:
 
 def _none(name: str, look: PageWindow | None, elsewhere: bool) -> None:
     if name:
-        header.show_empty("No such request", f"Nothing is kept under {name}. It may be too old, or not have ended.")
+        header.show_empty(
+            "No such request", f"Nothing is kept under {name}. The request may be too old, or may not have ended."
+        )
     elif elsewhere and look is not None:
         header.show_empty(
-            "None of them in this window", "The slowest that are kept ended at other times. Go back to now."
+            "No request ended in this window", "The slowest stored requests ended at other times. Go back to now."
         )
     else:
         header.show_empty(
             "No requests are known",
-            "They are where spans, a request log or the tap tell of them (docs/requests.md). The newest ones come some"
+            "Spans, a request log or the tap report requests (docs/requests.md). The newest ones "
+            "come some"
             " seconds after their end.",
             "kvitals tap --upstream http://127.0.0.1:8000",
         )
@@ -96,7 +99,7 @@ def _tail(report: TailReport, found: RequestAnswer) -> None:
     ]
     if rows:
         graphs.draw(_excess(rows), key=f"tail-{report.of}")
-    with st.expander("Who they are, and whom they waited behind", key=f"who-{report.of}"):
+    with st.expander("Which requests, and which tenants they waited behind", key=f"who-{report.of}"):
         for line in _who(report, found):
             st.markdown(f"- {line}")
 
@@ -117,11 +120,11 @@ def _who(report: TailReport, found: RequestAnswer) -> list[str]:
                 f"({one.share:.0%}), {one.all} of all"
             )
     if report.why_not_behind:
-        told.append(f"waited behind: not known, {literal(report.why_not_behind)}")
+        told.append(f"waited behind: unknown, {literal(report.why_not_behind)}")
     for occupant in report.behind.occupants[:4] if report.behind is not None else ():
         who = found.tenant_names.get(occupant.tenant, occupant.tenant)
-        told.append(f"waited behind {inline_code(who)}: {occupant.share:.0%} of what was held meanwhile")
-    return told or ["nothing stands out among them"]
+        told.append(f"waited behind {inline_code(who)}: {occupant.share:.0%} of the time held meanwhile")
+    return told or ["nothing stands out among these requests"]
 
 
 def _excess(rows: list[dict[str, Any]]) -> alt.Chart:
@@ -130,7 +133,7 @@ def _excess(rows: list[dict[str, Any]]) -> alt.Chart:
         alt.Chart(graphs.values(told), height=26 * len(told) + graphs.AXIS + graphs.TITLE, padding=graphs.PADDING)
         .mark_bar(height=16)
         .encode(
-            x=alt.X("share:Q", title="share of what they took longer", axis=value_axis("ratio", [{"value": 1}])),
+            x=alt.X("share:Q", title="share of their extra time", axis=value_axis("ratio", [{"value": 1}])),
             y=alt.Y("name:N", sort="-x", title=None, axis=graphs.names(160)),
             color=alt.Color(
                 "part:N",
@@ -209,7 +212,7 @@ def _request(told: NamedRequest) -> None:
         phases = [_phase(phase.name, phase.seconds, phase.source, phase.why) for phase in record.phases]
         tables.show(phases, f"phases-{record.id}-{record.start:.3f}")
         if not record.complete:
-            st.caption("Something that belongs to it is missing.")
+            st.caption("A part of this request is missing.")
 
 
 def _phase(name: str, took: float | None, source: str, why: str) -> Mapping[str, str]:

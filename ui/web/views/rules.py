@@ -85,11 +85,11 @@ def _first(codes: Sequence[str], said: dict[str, list[str]]) -> int:
 
 
 def _listed(rule: Rule, said: dict[str, list[str]]) -> dict[str, Any]:
-    outcome = said.get(rule.code, ["clear, or nothing to judge"])[0].partition(" on ")[0]
+    outcome = said.get(rule.code, ["clear, or nothing to evaluate"])[0].partition(" on ")[0]
     return {
         "code": rule.code,
         "now": outcome,
-        "what it means when it fires": rule.title,
+        "its meaning when it fires": rule.title,
         "kind": rule.kind,
         "severity": rule.severity,
         "group": rule.group,
@@ -101,7 +101,7 @@ def _rule(rule: Rule, known: Knowledge, place: str, look: PageWindow | None, sai
     proof = proof_of(rule.code)
     seen = f" · proof: {proof.proof}" if proof is not None else ""
     st.caption(f"{rule.kind} · {rule.severity} · {rule.stage} · of each {rule.scope}{seen}")
-    for sentence in said.get(rule.code, ["Clear here, or there is nothing to judge."])[:10]:
+    for sentence in said.get(rule.code, ["Clear here, or there is nothing to evaluate."])[:10]:
         st.markdown(literal(sentence))
     page, trial, query = st.tabs(["Its page", "Try it on this window", "PromQL"], key=f"tabs-{rule.code}")
     with page:
@@ -169,7 +169,7 @@ def _trial(rule: Rule, known: Knowledge, place: str, look: PageWindow | None) ->
     else:
         st.markdown(f"{what} the condition holds nowhere in this window.")
     lasts = f"when it held for {rule.for_}" if rule.for_ != "0s" else "at once"
-    st.caption(f"The condition alone: the rule fires {lasts}, and is “unknown” where a signal is missing.")
+    st.caption(f"Only the condition: the rule fires {lasts}, and is “unknown” if a signal is missing.")
     for name in known.needs(rule)[:6]:
         signal = known.signals[name]
         found = data.series(place, f"{SIGNAL_PREFIX}{name}", window.start, window.end)

@@ -16,24 +16,24 @@ from kvitals.ui.web.page_text import literal
 from kvitals.ui.web.sources.base import PageWindow
 
 MAX_TEXT = 60
-_EVERY = "every one, and the cheapest is shown"
+_EVERY = "every GPU; the cheapest result is shown"
 _SEEN_MODEL = "as seen"
 _PUBLISHED = "as the model is published"
 _ANSWER = "sized"
 _FIELDS = (
-    ("peak", "Requests a second, at the peak", "120", "in the busiest minutes: p95 or p99"),
-    ("rate", "Requests a second, on average", "", "for the cost of a token"),
+    ("peak", "Requests per second, at the peak", "120", "in the busiest minutes: p95 or p99"),
+    ("rate", "Requests per second, on average", "", "for the cost of a token"),
     ("prompt", "Tokens of a prompt: mean, p95, p99", "1000,3000,8000", ""),
     ("answer", "Tokens of an answer: mean, p95, p99", "200,400,800", ""),
-    ("hits", "Prompt tokens that the prefix cache has", "", "a share, such as 36%"),
-    ("price", "US dollars an hour of one GPU", "", "empty: the median of the catalogue"),
+    ("hits", "Prompt tokens found in the prefix cache", "", "a share, such as 36%"),
+    ("price", "US dollars per hour for one GPU", "", "empty: the median of the catalogue"),
 )
 _KNOWN = (
     ("usable-rate", "Requests a second at C_max", "as measured; kvitals knee finds it"),
-    ("c-max", "Requests at a time at C_max", "at which the objective is passed"),
-    ("hold", "Requests at a time that it has to hold", ""),
+    ("c-max", "Requests at a time at C_max", "the concurrency that exceeds the objective"),
+    ("hold", "Requests at a time that it must serve", ""),
     ("tp", "Tensor parallel degree", "empty: all are tried"),
-    ("safety", "Times the peak", "empty: by how well the traffic is known"),
+    ("safety", "Times the peak", "empty: chosen by whether the traffic is known"),
     ("front-end", "Time before the engine", "such as 40ms"),
 )
 
@@ -44,7 +44,7 @@ def show(place: str, look: PageWindow | None) -> None:
     with st.form("size"):
         options = _machine()
         options += _workload(place)
-        with st.expander("What is known of one instance, and what was promised", key="size-known"):
+        with st.expander("Known facts of one instance, and the promised objectives", key="size-known"):
             options += _texts([(name, title, "", text) for name, title, text in _KNOWN])
             promised = st.columns(2)
             for column, name, title in zip(promised, ("ttft", "itl"), ("First token, p99", "Gap, p99"), strict=True):
@@ -56,7 +56,7 @@ def show(place: str, look: PageWindow | None) -> None:
     kept = st.session_state.get(_ANSWER)
     if kept is None or kept[0] != place:
         if not asked:
-            st.caption("Nothing was sized yet. A figure that was not measured is a bound, and is marked as one.")
+            st.caption("Nothing was sized yet. A figure that was not measured is a bound, and is marked as a bound.")
         return
     _plan(kept[1], kept[2])
 
@@ -91,7 +91,7 @@ def _first(names: list[str], beginning: str) -> int:
 
 def _workload(place: str) -> list[str]:
     st.toggle(
-        literal(f"What is left empty, as seen at: {source_registry.place_name(place)}"),
+        literal(f"Values for empty fields, as observed at: {source_registry.place_name(place)}"),
         key="size-seen",
         help="Rates, lengths, hits and C_max of the selected source.",
     )
@@ -124,12 +124,12 @@ def _plan(plan: Mapping[str, Any], options: tuple[str, ...]) -> None:
             ("instances", f"{plan['instances']:,}", f"each TP{layout['tensor_parallel']}{stages}"),
             ("layout", f"TP{layout['tensor_parallel']}{stages}", "of one instance"),
             ("an hour", f"${cost:,.2f}" if cost is not None else "no price", "at the price of a GPU below"),
-            ("of one instance", f"{plan['usable_requests_per_second']:,.4g}/s", "requests that it can take"),
+            ("of one instance", f"{plan['usable_requests_per_second']:,.4g}/s", "requests that it can serve"),
         ],
         key="size-figures",
     )
     if plan["bound"]:
-        st.markdown(":material/warning: **A bound:** no instance passes it. Measure one before buying.")
+        st.markdown(":material/warning: **A bound:** no instance can exceed it. Measure one before buying.")
         low, likely, high = (_gpus(plan["estimate"]["gpus"][case]) for case in ("low", "likely", "high"))
         st.markdown(f"**Expected:** {likely} GPUs ({low} to {high}), at the shares of the peaks that engines reach.")
     if plan["model"]["note"]:
@@ -140,5 +140,5 @@ def _plan(plan: Mapping[str, Any], options: tuple[str, ...]) -> None:
         with st.expander(label, key=f"size-step-{step['number']}"):
             rows = [{"what": one["name"], "value": one["text"], "how": one["how"]} for one in step["lines"]]
             tables.show(rows, f"size-lines-{step['number']}", {"how": st.column_config.TextColumn(width="large")})
-    st.caption("the same in a terminal, besides what was seen:")
+    st.caption("the same in a terminal, without the observed values:")
     st.code(commands.command_text(("size", *options)), language=None, wrap_lines=True)

@@ -86,14 +86,15 @@ def _upload() -> None:
         type="kvcap",
         max_upload_size=most,
         key="upload",
-        help=f"{most} MB at most. It stays on the machine that serves this page, until the page is started anew.",
+        help=f"{most} MB at most. The recording stays on the machine that serves this page, until the page is "
+        f"restarted.",
     )
     if sent is None:
         return
     body = sent.getvalue()
     if not body.startswith(MAGIC):
         header.show_empty(
-            "That is no recording", f"{sent.name[:100]} does not begin as one made by kvitals record does."
+            "That is no recording", f"{sent.name[:100]} does not begin like a recording made by kvitals record."
         )
         return
     chosen = source_registry.upload(sent.name, body)
@@ -109,7 +110,7 @@ def _addresses(place: str) -> None:
                 st.markdown(inline_code(name), width="stretch")
                 _choice("Look", offered, place, f"choose-{offered}")
     if not read().may_type:
-        st.caption("Other addresses are for whoever starts this page to name.")
+        st.caption("Only the person who starts this page can add other addresses.")
         return
     with st.form("address"):
         kind = st.segmented_control(

@@ -36,7 +36,7 @@ TTFT = "topk(8, histogram_quantile(0.99, sum by (tenant, le) (rate(kvitals_tenan
 RATE = "topk(8, sum by (tenant) (rate(kvitals_tenant_requests_total[1m])))"
 FAIRNESS = "kvitals_cache_fairness"
 INDICES = {
-    "jain": ("Jain", "1 where all fare alike, 1/n where one has everything"),
+    "jain": ("Jain", "1 if all tenants have the same value, 1/n if one has everything"),
     "gini": ("Gini", "0 where all fare alike"),
     "max_min": ("worst over best", "1 where all fare alike"),
     "long_tail": ("below half", "share of tenants below half of their attainable hit rate"),
@@ -63,7 +63,7 @@ def show(place: str, look: PageWindow | None) -> None:
     if rows:
         _verdict(place, look, figures, known)
         _blame(figures, known)
-        _table(rows, "in the time range" if look is not None else "since the source began to report")
+        _table(rows, "in the time range" if look is not None else "since the source started to report")
         _reached(rows)
     for title, found, unit in series:
         drawn = graphs.lines(_renamed(found, known), unit, window.start, window.end, height=150)
@@ -101,7 +101,7 @@ def _facts(figures: TenantFigures, known: Blocks) -> list[tuple[str, str]]:
     """The tenant whose blocks caused most recomputed tokens of others, its victims, and the cost."""
     caused = {name: tokens for name, tokens in figures.caused().items() if name not in NOBODY}
     if not caused:
-        return [("Blame", "no tenant's blocks made another tenant's tokens recomputed")]
+        return [("Blame", "no tenant's blocks caused recomputation of another tenant's tokens")]
     culprit = max(caused, key=lambda name: caused[name])
     total = sum(figures.blame.values())
     victims = figures.suffered_from(culprit)
@@ -184,8 +184,9 @@ def _fairness(place: str, window: PageWindow) -> None:
     with st.expander("Fairness indices", key="fairness-indices"):
         header.figures(figures, key="fairness")
         st.caption(
-            "How even the share of attainable hits is between tenants, in the last 15 minutes of the time range. A "
-            "tenant that harms all others alike leaves these indices near perfect: the blame above names it."
+            "How evenly the share of attainable hits is spread over tenants, in the last 15 minutes of the time "
+            "range. A tenant that harms all others equally leaves these indices near perfect; the blame above "
+            "names it."
         )
 
 
@@ -198,7 +199,9 @@ def _table(rows: list[dict[str, Any]], when: str) -> None:
             "tenant": st.column_config.TextColumn(pinned=True),
             "looked up": tables.number("compact", "prompt tokens"),
             HIT_RATE: tables.share("hit tokens over prompt tokens that were looked up"),
-            ATTAINABLE: tables.share("the hit rate of an infinite cache of the tenant's own; never below its hit rate"),
+            ATTAINABLE: tables.share(
+                "the hit rate of an infinite cache for the tenant alone; never below its hit rate"
+            ),
             "share of attainable": tables.number("percent", "hit rate over attainable hit rate"),
             "recomputed": tables.number("compact", "tokens evicted and recomputed"),
             "cost others": tables.number("compact", "tokens of other tenants recomputed because of its blocks"),
@@ -307,7 +310,7 @@ def _tail(
         header.failure(error.failure, key="tail-failure")
         return
     if not found.requests:
-        st.caption("No request of this tenant is kept; requests are known where spans, a log or the tap tell of them.")
+        st.caption("No request of this tenant is stored; spans, a log or the tap report requests.")
         return
     table = [
         {
@@ -326,5 +329,5 @@ def _tail(
             links.link(graphs.brief(told.record.id, 14), "requests", "swap_vert", request=told.record.id)
     timed = tables.number("%.3f s")
     tables.show(table, "tail", {"to the first token": timed, "end to end": timed}, most=260)
-    st.caption(f"the {count(len(table), 'slowest request')} of {literal(tenant_of(chosen, known))} that are kept; "
-               "the Requests page draws each")  # fmt: skip
+    st.caption(f"the {count(len(table), 'slowest request')} of {literal(tenant_of(chosen, known))} that are "
+               f"stored; the Requests page draws each one")  # fmt: skip

@@ -46,11 +46,11 @@ def show(place: str, look: PageWindow | None) -> None:
         if rows:
             graphs.show(graphs.lanes(rows, lanes, window.start, window.end), key="lanes")
             st.caption(
-                "bars: the verdict, findings coloured by severity, stages of a cascade; diamonds: moments; times in UTC"
-                + (f" · {count(left_out, 'lane')} with less severe findings not shown" if left_out else "")
+                "bars: the verdict, findings coloured by severity, stages of a cascade; diamonds: events; times "
+                "in UTC" + (f" · {count(left_out, 'lane')} with less severe findings not shown" if left_out else "")
             )
         else:
-            header.show_empty("Nothing happened in this window", "No finding, no restart, no change was seen in it.")
+            header.show_empty("No events in this window", "No finding, restart or change was observed in this window.")
         if told.why_not_all:
             st.caption(literal(told.why_not_all))
     _signals(place, window, told.happened)
@@ -59,7 +59,7 @@ def show(place: str, look: PageWindow | None) -> None:
 
 def _pick(place: str, look: PageWindow | None) -> None:
     with st.container(border=True, key="pick"):
-        st.markdown("**Pick a window, and every page is about it**")
+        st.markdown("**Select a window, and every page shows it**")
         header.picker(data.extent(place), look, key="timeline")
         if look is not None:
             name = "now" if source_registry.open_source(place).live else "the end"

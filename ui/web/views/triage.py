@@ -42,7 +42,7 @@ def show(place: str, look: PageWindow | None) -> None:
         with st.container():
             header.failure(error.failure)
             if last is not None:
-                st.markdown(f":material/history: Below is the last answer, of {moment(last.window.end)}.")
+                st.markdown(f":material/history: Below is the last answer, from {moment(last.window.end)}.")
         if last is not None:
             document(last, place)
         return
@@ -130,7 +130,7 @@ def _capture(place: str) -> None:
     """The recording itself; of what is live, how to make one."""
     path = source_registry.file_of(place)
     if path is None:
-        st.caption("To keep what this was judged from, record it:")
+        st.caption("To keep the data behind this diagnosis, record it:")
         st.code("kvitals record http://HOST:8000 --out incident.kvcap --for 60s", language=None, wrap_lines=True)
         return
     st.download_button(
@@ -191,7 +191,7 @@ def _list(label: str, lines: Sequence[str], number: int, key: str) -> None:
         with st.expander(label, key=key):
             st.markdown("\n\n".join(lines))
             if number > len(lines):
-                st.caption(f"and {number - len(lines):,} more: Export has all")
+                st.caption(f"and {number - len(lines):,} more: Export lists all")
 
 
 def _line(code: str, title: str, entity: str, text: str) -> str:
@@ -203,7 +203,9 @@ def _coverage(triage: Triage) -> None:
     with st.container(key="coverage"):
         st.caption(c.summary)
         for code, error in c.crashed.items():
-            st.markdown(f":material/bug_report: rule {inline_code(code)} failed, the others went on: {literal(error)}")
+            st.markdown(
+                f":material/bug_report: rule {inline_code(code)} failed, the others were evaluated: {literal(error)}"
+            )
         for engine in c.engines[:MAX_ENGINES]:
             told = [f"{literal(k)} {inline_code(v)}" for k, v in engine.items() if v]
             st.caption(" · ".join(told))

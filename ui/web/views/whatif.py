@@ -59,7 +59,7 @@ def _replay(place: str, look: PageWindow | None, lever: str) -> None:
             value="1x,2x,4x,inf" if of.today else "1000000t,inf",
             max_chars=MAX_TEXT,
             key="what-if-capacities",
-            help="blocks (1953), tokens (3000000t), a multiple of today's (2x), endless (inf)",
+            help="blocks (1953), tokens (3000000t), a multiple of today's (2x), unlimited (inf)",
         )
         today = second.text_input(
             "Today's capacity", value=str(of.today or ""), max_chars=40, help="blocks, or tokens as in 3000000t"
@@ -69,7 +69,7 @@ def _replay(place: str, look: PageWindow | None, lever: str) -> None:
         nodes = first.number_input("Nodes", min_value=1, max_value=MAX_NODES, value=1)
         host = second.text_input("Host tier of a node", value="", max_chars=40, help="blocks or tokens; empty: none")
         rate = first.number_input(
-            "Prompt tokens a node computes in a second", min_value=0.0, value=0.0, help="for times; 0: not known"
+            "Prompt tokens a node computes per second", min_value=0.0, value=0.0, help="for times; 0: not known"
         )
         sample = second.select_slider("Share of blocks sampled", [1.0, 0.5, 0.2, 0.1, 0.05, 0.01], value=1.0)
         asked = st.form_submit_button("Replay", type="primary", icon=":material/play_arrow:")
@@ -121,7 +121,7 @@ def _about(of: Lookups) -> None:
         f"{len(accesses):,} requests in {lasted:,.0f} s, {int(accesses.tokens.sum()):,} prompt tokens, "
         f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up."
     )
-    st.caption(literal(f"observed: {observed} of lookups ({accesses.learned or 'nothing is known of the rest'})"))
+    st.caption(literal(f"observed: {observed} of lookups ({accesses.learned or 'nothing is known about the others'})"))
 
 
 def _plan(
@@ -140,9 +140,9 @@ def _plan(
     sizes = tuple(dict.fromkeys(parse_capacity(text, of) for text in capacities.split(",") if text.strip()))
     rows = len(sizes) * len(policies) * len(routings)
     if not sizes or rows > MAX_ROWS:
-        raise UsageError(f"that makes {rows} rows: 1 to {MAX_ROWS} are replayed at once; fewer of anything helps")
+        raise UsageError(f"this gives {rows} rows, but 1 to {MAX_ROWS} can be replayed at once; choose fewer values")
     if rows * of.accesses.references * sample > MAX_WORK:
-        raise UsageError("that takes too long here: look at a smaller share of blocks, or ask `kvitals whatif`")
+        raise UsageError("this takes too long here: use a smaller share of blocks, or `kvitals whatif` in a terminal")
     known_policies: tuple[Policy, ...] = tuple(p for p in get_args(Policy) if p in policies)
     known_routings: tuple[Routing, ...] = tuple(r for r in get_args(Routing) if r in routings)
     return ReplayPlan(
@@ -172,8 +172,8 @@ def _answer(of: Lookups, plan: ReplayPlan, rows: list[ReplayRow]) -> None:
     hit = of.recorded_hit_rate
     if hit is not None:
         st.markdown(
-            f"Hit rate when recorded: **{hit:.1%}**. If today's size differs from it by much, "
-            "the replay does not fit this engine."
+            f"Hit rate when recorded: **{hit:.1%}**. If today's size gives a very different rate, the replay "
+            f"does not fit this engine."
         )
     for note in _notes(of, plan, rows):
         st.caption(note)
@@ -244,9 +244,12 @@ def _drawn(rows: list[ReplayRow], base: ReplayRow) -> Any:
 def _notes(of: Lookups, plan: ReplayPlan, rows: Sequence[ReplayRow]) -> list[str]:
     notes = [f"{count(len(rows), 'row')}; blocks: of one node; prefill work, seconds and TTFT: change against the base"]
     if of.guesses_sessions(rows):
-        notes.append("Sessions are guessed from how prompts begin: sticky, prefix and priority may be points too good.")
+        notes.append(
+            "Sessions are guessed from how prompts begin: results of sticky, prefix and priority may "
+            "be points too high."
+        )
     if plan.rate < 1:
-        notes.append("±: two standard errors of the sample's chance.")
+        notes.append("±: two standard errors of the sampling.")
     if plan.prefill_rate is not None:
-        notes.append("Seconds, and TTFT on average, are of prefill alone; shorter queues save more.")
+        notes.append("Seconds and mean TTFT count prefill only; shorter queues save more.")
     return notes
