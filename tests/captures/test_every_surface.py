@@ -221,7 +221,7 @@ def test_triage_names_the_cascade_that_cache_says_is_over() -> None:
     (last,) = blocks_of(name).cascades["cascades"]
     (out,) = [one for one in judged(name).document.ruled_out if one.code == "KVC05"]
     end = datetime.fromtimestamp(last["ended"], UTC)
-    assert out.because.endswith(f"the last cascade reached stage {last['stage']} and ended {end:%H:%M:%S} UTC")
+    assert out.because.endswith(f"the last cascade reached stage {last['stage']} and ended at {end:%H:%M:%S} UTC")
 
 
 def test_every_measure_names_the_window_that_it_is_of() -> None:

@@ -9,7 +9,7 @@ import pytest
 from kvitals.app.cache import of_recording as cache_of
 from kvitals.app.lookups import recorded_lookups
 from kvitals.app.sources.recording import RecordingVerdict
-from kvitals.dashboards.queries import Queries, readable
+from kvitals.dashboards.queries import RECORDED_STEP, WINDOW, Queries, readable
 from kvitals.diagnoser.signals import duration
 from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules.loader import load
@@ -25,6 +25,7 @@ RECORDINGS = [
     "incidents/sglang_slots-1",
     "requests/tenants",
 ]
+STEP = f"{WINDOW}:{RECORDED_STEP}"
 WITH_EVENTS = ["ledger/thrash", "ledger/full", "ledger/sglang"]
 
 
@@ -34,7 +35,8 @@ def judged(name: str) -> RecordingVerdict:
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_a_measure_of_a_finding_is_what_its_board_shows(name: str) -> None:
-    """Every signal over the window of triage that a finding names, asked as its board asks."""
+    """Every signal over the window of triage that a finding names, asked as its board asks: at one moment, and over
+    time as the worst minute of what is asked at one moment."""
     pipeline, document, queries, wrong = judged(name).pipeline, judged(name).document, Queries(load()), []
     compared = 0
     for finding in (*document.causes, *document.symptoms):
@@ -42,7 +44,12 @@ def test_a_measure_of_a_finding_is_what_its_board_shows(name: str) -> None:
             signal = load().signals[measure.signal]
             if measure.value is None or signal.window != "fast" or "kvitals:" in signal.expr:
                 continue
-            asked = readable(queries.signal(measure.signal).expr, duration(document.window.seconds))
+            now = queries.signal(measure.signal, now=True).expr
+            over_time = queries.signal(measure.signal).expr
+            at_once = over_time.removeprefix("max_over_time(").removeprefix("min_over_time(").removesuffix(f"[{STEP}])")
+            if now != at_once and not now.startswith(f"{at_once}\nor ") and not now.startswith(f"{at_once} or "):
+                wrong.append(f"{finding.code} {measure.signal}: {over_time} over time, {now} at one moment")
+            asked = readable(now, duration(document.window.seconds))
             shown = evaluate(asked, pipeline, document.window.end)
             assert not isinstance(shown, float)
             rows = {labels.keep(SCOPES[signal.scope]): value for labels, value in shown}

@@ -113,7 +113,7 @@ def test_a_page_beyond_its_share_is_refused_and_says_why() -> None:
 
 def test_what_targets_may_take_follows_a_configured_limit_and_never_an_unset_one_beyond_the_least() -> None:
     limit = MemoryLimit(4 << 30, lambda: 0)
-    assert limit.shares(28, configured=False)[0] < 100 * MB
+    assert limit.shares(28, configured=False)[0] == (64 + 2 * 28) * MB
     assert limit.shares(28, configured=True)[0] == int(0.4 * (4 << 30))
     assert MemoryLimit(100 * MB, lambda: 0).shares(28, configured=False)[0] == 40 * MB
 

@@ -349,7 +349,7 @@ def test_a_message_about_the_past_is_judged_in_another_process(kept: Kept, monke
     monkeypatch.setattr(diagnosis, "judge_history", lambda *_: pytest.fail("judged in the agent"))
     about = DiagnosisRequest({}, frozenset(), True, kept.times[-1], kept.times[-1])
     found = asyncio.run(diagnosis.OfAgent(kept.pipeline)(about))
-    assert found.how.startswith("judged from the agent's history at ")
+    assert found.how.startswith("diagnosed from the agent's history at ")
     assert found.document is not None
 
 

@@ -116,7 +116,7 @@ async def test_what_leaves_open_why_is_no_cause_and_the_cause_follows_once(full_
     assert (later.change, later.code, later.incident) == ("cause", "KVC01", first.incident)
     memory.known = dict(look_again(incident, found, AT + 20).incidents)
     worse = await memory.one(alert("LAT01", severity="page"), at=AT + 60)  # a later look names the uneven pool again
-    assert (worse.code, worse.verdict) == ("KVC01", "The cause was found before: KVC01.")
+    assert (worse.code, worse.verdict) == ("KVC01", "The cause is known already: KVC01.")
 
 
 async def finished(found: Diagnosis) -> Diagnosis:

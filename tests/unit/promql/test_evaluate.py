@@ -295,7 +295,7 @@ def test_ambiguity_is_reported() -> None:
 def test_limits() -> None:
     wide = Memory(frame(range(100), **{f"s{i}": range(100) for i in range(20)}))
     for query, limits, says in (
-        ("m", QueryLimits(series=19), "finds 20 series and 19 are allowed: add matchers"),
+        ("m", QueryLimits(series=19), "finds 20 series, but only 19 are allowed: add matchers"),
         ("sum_over_time(m[1m])", QueryLimits(samples=1000), "touches too many samples"),
         ("max_over_time(vector(1)[1y:1s])", QueryLimits(), "touches too many samples"),
         ("m", QueryLimits(seconds=-1), "took too long"),

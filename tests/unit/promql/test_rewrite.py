@@ -22,7 +22,7 @@ def test_expand() -> None:
     assert expand('label_replace(m, "a", "$1-${2}$$window", "b", "(.)$$")', values) == (
         'label_replace(m, "a", "$1-${2}$window", "b", "(.)$")'
     )
-    with pytest.raises(PromQLError, match=r"no value for \$nope; there are: \$scope \$window \$x_1"):
+    with pytest.raises(PromQLError, match=r"no value for \$nope; known names: \$scope \$window \$x_1"):
         expand("m > $nope", values)
 
 

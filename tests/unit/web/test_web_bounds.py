@@ -103,7 +103,7 @@ async def test_sessions_beyond_the_share_of_an_address_are_refused(page: Server)
         refused = [one for one in opened if isinstance(one, int)]
         assert refused == 6 * [503]
         async with session.get(root, headers={"Accept": "text/html"}) as answer:
-            assert (answer.status, "Close tabs" in await answer.text()) == (503, True)
+            assert (answer.status, "Close unused tabs" in await answer.text()) == (503, True)
         assert await health(page.port) == "ok"
         for one in opened:
             if not isinstance(one, int):
