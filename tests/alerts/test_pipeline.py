@@ -175,7 +175,7 @@ def test_messages_say_why_with_numbers_and_where_to_read_on(seen: Seen) -> None:
     for _, one in seen.told.came:
         if one["status"] == "resolved":
             continue
-        assert one["judged"].startswith("judged from http://127.0.0.1:"), (one, seen.log)
+        assert one["judged"].startswith("diagnosed from http://127.0.0.1:"), (one, seen.log)
         if one["code"]:
             assert one["verdict"] and one["numbers"], one
             assert any(link["title"].startswith("Runbook") for link in one["links"])
