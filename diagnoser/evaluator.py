@@ -430,7 +430,8 @@ class Judge:
             memory.true_since, memory.fired, memory.last_true, memory.fired_cold = None, False, None, False
         if memory.fired or (span.cold and verdict.truth):
             since = None if span.cold else memory.true_since  # one cold window shows that it is so, not since when
-            return Judgement(rule, entity, "fired", "", verdict, since, memory.from_start)
+            over = None if verdict.truth else memory.last_true
+            return Judgement(rule, entity, "fired", "", verdict, since, memory.from_start, last_true=over)
         if verdict.truth is None:
             return Judgement(rule, entity, "unknown", partial(self.why_unknown, verdict, entity, span), verdict)
         return Judgement(rule, entity, "clear", partial(self.why_false, verdict, entity), verdict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 
 import msgspec
@@ -129,8 +130,11 @@ class Findings:
 
     def _concluded(self, judgement: Judgement, value: Callable[[str], str]) -> str:
         """The rule's sentences whose numbers are known and, where any one of several conditions is enough, which of
-        them are true."""
+        them are true; of what is not true any more, when it last was."""
         conclusion = fill_known(judgement.rule.conclusion, value)
+        if judgement.last_true is not None:
+            last = datetime.fromtimestamp(judgement.last_true, UTC)
+            return f"{conclusion} Last true at {last:%H:%M:%S} UTC; closes {judgement.rule.keep} after that."
         true = self._judge.why_true(judgement)
         return f"{conclusion} Here: {true}." if true else conclusion
 

@@ -46,6 +46,7 @@ class Judgement(msgspec.Struct, frozen=True):
     early: float | None = None  # seconds for which it has been true, where that is less than `for`
     short: float | None = None  # seconds of the short window that shows it, where the long one does not
     figures: Mapping[str, float] | None = None  # the values of signals in that window
+    last_true: float | None = None  # when it was, where it is not any more and `keep` holds it
 
     @property
     def reason(self) -> str:

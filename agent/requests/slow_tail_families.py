@@ -65,6 +65,7 @@ class Tails:
         self._tenant_label = tenant_label
         self._rows = GaugeRows(window, GROUP)
         self._last = float("-inf")
+        self._first = float("inf")  # the start of the first request
         self._came: deque[RequestRecord] = deque(maxlen=MAX_RECORDS)  # since the last look
         self._work: Iterator[float] = iter(())  # what is left of the look that was begun, each step with its cost
         self._blocks: deque[RequestBlock] = deque()  # those before, the oldest first
@@ -74,6 +75,7 @@ class Tails:
     def add(self, record: RequestRecord) -> None:
         """Take a request. As many of the oldest go as the next look would leave out, or they stayed until then."""
         self._came.append(record)
+        self._first = min(self._first, record.start)
         while self._blocks and self._laid + len(self._came) - len(self._blocks[0].records) >= MAX_RECORDS:
             self._leave()
 
@@ -85,7 +87,7 @@ class Tails:
         """The same in steps."""
         if not 0 <= t - self._last < LOOK_SECONDS:
             self._last = t
-            self._work = self._look(t, t - WINDOW_SECONDS)
+            self._work = self._look(t, self._start(t))
         done = 0.0
         for cost in self._work:
             done += cost
@@ -97,8 +99,12 @@ class Tails:
         """Explain the tails of the window that ends at `t`, with every request that was added."""
         self._last = t
         self._work = iter(())
-        for _ in self._look(t, t - WINDOW_SECONDS):
+        for _ in self._look(t, self._start(t)):
             pass
+
+    def _start(self, t: float) -> float:
+        """Of the window that ends at `t`: not before the first request."""
+        return max(t - WINDOW_SECONDS, min(self._first, t))
 
     def _look(self, t: float, start: float) -> Iterator[float]:
         blocks, left = self._blocks, len(self._came)

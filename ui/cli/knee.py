@@ -219,7 +219,7 @@ def sentences(point: OperatingPoint, bound: Binding | None) -> Iterator[str]:
         where = ""
         if point.headroom is not None:
             where = f": {abs(point.headroom):.0%} {'below' if point.headroom >= 0 else 'beyond'} the knee"
-        last = render(max(NOW_SECONDS, point.step), "seconds")
+        last = render(min(max(NOW_SECONDS, point.step), point.end - point.start), "seconds")
         yield f"Now {point.now:.1f} at a time, mean of the last {last}{where}."
     for limit in point.limits:
         if limit.concurrency is not None:

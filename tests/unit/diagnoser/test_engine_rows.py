@@ -75,6 +75,26 @@ def test_a_cause_that_made_nobody_wait_is_told_with_the_first_tokens_in_time() -
     assert slow.symptoms[0].severity == "page" and "in time" not in slow.verdict
 
 
+def test_a_request_that_a_frontend_and_its_worker_count_is_counted_once() -> None:
+    document = _document(CAPTURES / "incidents" / "dynamo_two_shops-1.kvcap")
+    assert document.verdict.startswith("No trouble found: 328 of 328 first tokens in time")
+    assert [row.verdict.split()[3] for row in document.engines] == ["328", "128", "200"]
+
+
+def test_a_symptom_that_is_only_kept_open_says_when_it_was_last_true() -> None:
+    document = judge(CAPTURES / "incidents" / "scattered_prefixes-1.kvcap", setup()).document
+    (late,) = (one for one in document.symptoms if one.code == "LAT01")
+    measured = {one.signal: one.value for one in late.measures}
+    assert measured["ttft_p99_seconds"] < measured["slo_ttft_seconds"]  # type: ignore[operator]
+    assert late.conclusion.endswith("Last true at 16:29:06 UTC; closes 1m after that.")
+
+
+def test_a_pool_behind_a_frontend_uses_at_most_all_of_its_slots() -> None:
+    document = judge(CAPTURES / "incidents" / "dynamo_overload-1.kvcap", setup()).document
+    (full,) = (one for one in (*document.causes, *document.notes) if one.code == "EFF02")
+    assert [one.value <= 1.0 for one in full.measures if one.signal == "pool_slots_used" and one.value] == [True]
+
+
 def test_an_unreachable_engine_is_the_one_that_is_named() -> None:
     one, two = _document(CAPTURES / "incidents" / "engine_dead-1.kvcap").engines
     assert (one.entity.title, one.healthy, one.findings) == ("one", True, [])

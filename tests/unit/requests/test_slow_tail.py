@@ -417,6 +417,16 @@ def test_a_look_at_many_requests_is_made_in_steps_and_says_the_same(monkeypatch:
     assert found == expected and found.requests > 0
 
 
+def test_a_window_does_not_begin_before_the_first_request() -> None:
+    tails = Tails(Window(3600.0, 10_000), {"node": "n"}, lambda _: {"node": "n"})
+    records = mixture(queue=4.0)
+    for record in records:
+        tails.add(record)
+    tails.flush(max(record.end for record in records) + 1.0)
+    first = min(record.start for record in records)
+    assert {report.start for report in tails.reports} == {first}
+
+
 def test_of_many_requests_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_tail_families, "MAX_RECORDS", 100)
     monkeypatch.setattr(slow_tail_families, "CHUNK", 40)
