@@ -44,8 +44,8 @@ _SCHEDULED = ("PodScheduled", "True")
 
 _GIVE = "give its service account a Role or ClusterRole that allows the verb list on pods (apiGroups [''])"
 _ROLE_WORDS = {"both": "unified", "prefill-decode": "unified", "scheduler": "router"}
-"""Roles in the words of others: llm-d's for both phases in one engine, and the router of SGLang's role-based "
-  "groups."""
+"""Roles in the words of others: llm-d's for both phases in one engine, and the router of SGLang's role-based
+groups."""
 
 
 class KubernetesError(Exception):

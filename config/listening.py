@@ -97,8 +97,8 @@ class RequestLog(Struct, frozen=True, kw_only=True):
 
 
 class Otlp(Struct, frozen=True, kw_only=True):
-    """Where spans are taken in. The table being there switches it on; an empty address switches one of the two "
-    "off."""
+    """Where spans are taken in. The table being there switches it on; an empty address switches one of the two
+    off."""
 
     grpc: str = "127.0.0.1:4317"
     http: str = "127.0.0.1:4318"

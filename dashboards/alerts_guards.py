@@ -161,8 +161,8 @@ GUARDS = (
         "other alert can fire. Open the Rules page of this Prometheus.",
     ),
 )
-"""`{firing}` stands for: this alert fires already. So it holds until the engine is back, however long ago it "
-  "ended."""
+"""`{firing}` stands for: this alert fires already. So it holds until the engine is back, however long ago it
+ended."""
 
 
 def watched_engines(rule: Rule, knowledge: Knowledge) -> str:

@@ -127,8 +127,8 @@ def check_room(blocks: int, rate: float) -> None:
 
 
 def divide_by_node(stream: ReferenceStream, node: Ints) -> ReferenceStream:
-    """The same references, those of each node together and with ids of their own, as `node` has it for each "
-    "access."""
+    """The same references, those of each node together and with ids of their own, as `node` has it for each
+    access."""
     order = np.argsort(node, kind="stable")
     row = stream.row
     keep = np.argsort(node[row], kind="stable")

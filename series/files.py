@@ -76,8 +76,8 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 def too_large(path: Path, limit: int) -> FileRefusedError:
-    """The error of a file that has more than `limit` bytes; it names the limit in the largest unit that "
-    "divides it."""
+    """The error of a file that has more than `limit` bytes; it names the limit in the largest unit that
+    divides it."""
     units = (("MB", 1 << 20), ("KB", 1 << 10))
     name, size = next(((n, s) for n, s in units if limit and limit % s == 0), ("bytes", 1))
     return FileRefusedError(errno.EFBIG, f"larger than {limit // size} {name}", str(path))

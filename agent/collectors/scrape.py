@@ -87,8 +87,8 @@ _FACTS_BYTES = 256 * 1024
 _FACTS_RETRY_SECONDS = 30.0
 _CHUNK = 64 * 1024
 _LARGE_PAGE = 256 * 1024
-"""Bytes beyond which a page is parsed in a thread: about 2 ms where it is like the last one, 50 ms where it is "
-  "new."""
+"""Bytes beyond which a page is parsed in a thread: about 2 ms where it is like the last one, 50 ms where it is
+new."""
 
 _UNPACKED_AT_ONCE = 1024 * 1024
 """Bytes between which others have their turn."""

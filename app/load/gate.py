@@ -123,8 +123,8 @@ def unplayable(incident: RecordedIncident) -> str:
 
 
 async def play_incident(incident: RecordedIncident, request: GateRequest, setup: Setup, tell: Tell) -> GateAnswer:
-    """Play one incident and judge the candidate. Raises NoEngineError where the candidate's metrics cannot be "
-    "read."""
+    """Play one incident and judge the candidate. Raises NoEngineError where the candidate's metrics cannot be
+    read."""
     if why := unplayable(incident):
         return GateAnswer(incident.name, "not judged", why, incident.figures)
     load = last_part(incident.load, request.limits)

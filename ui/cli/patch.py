@@ -109,8 +109,8 @@ def _answer(proposal: PatchProposal, args: argparse.Namespace, has_files: bool) 
 
 
 def _laid_out(description: str, stream: TextIO) -> str:
-    """The description at the width of the terminal. A file and a pipe get it as it is, and the diff is never "
-    "broken."""
+    """The description at the width of the terminal. A file and a pipe get it as it is, and the diff is never
+    broken."""
     if not stream.isatty() and "COLUMNS" not in os.environ:
         return description
     return f"{lay_out(description, shutil.get_terminal_size().columns)}\n"

@@ -128,8 +128,8 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
 
 
 def _is_of_target(record: Record) -> bool:
-    """Whether a record holds a page, parts of requests or KV events; the host and the GPUs are recorded in any "
-    "case."""
+    """Whether a record holds a page, parts of requests or KV events; the host and the GPUs are recorded in any
+    case."""
     known = decode(record)
     if isinstance(known, ScrapeRecord):
         return known.ok
