@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from kvitals.app.errors import UsageError
@@ -40,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--replay takes one recording: kvitals record --replay FILE.kvcap")
     file = Path(args.source[0])
     if args.serve:
-        asyncio.run(serve(file, args.port, answer_console()))
+        with suppress(KeyboardInterrupt):  # its normal end
+            asyncio.run(serve(file, args.port, answer_console()))
         return 0
     console = answer_console()
     first, _ = span_of(file)
