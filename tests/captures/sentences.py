@@ -63,6 +63,10 @@ def _of(finding: Finding, knowledge: Knowledge) -> Iterator[str]:
     for name, told in _told(knowledge.rules[finding.code].conclusion, measures):
         if told not in finding.conclusion:
             yield f"{name} is {told}, and the sentence is “{finding.conclusion}”"
+    for measure in finding.measures:
+        if measure.unit == "ratio" and "change" not in measure.signal and not 0 <= (measure.value or 0) <= 1:
+            yield f"{measure.signal} is a share of {measure.text}"
+    yield from _objective(finding, measures)
     for evidence in finding.evidence:
         shown = measures.get(evidence.query.removeprefix(SIGNAL_PREFIX))
         if shown is None or shown.value is None or not evidence.lines:
@@ -139,6 +143,19 @@ def _compared(text: str) -> Iterator[str]:
             yield f"“{one[0]}” does not hold"
 
 
+def _objective(finding: Finding, measures: Mapping[str, Measure]) -> Iterator[str]:
+    """A breach that its own numbers do not show, and that does not say that it is over."""
+    for code, taken, allowed in (
+        ("LAT01", "ttft_p99_seconds", "slo_ttft_seconds"),
+        ("LAT02", "itl_p99_seconds", "slo_itl_seconds"),
+    ):
+        if finding.code != code or taken not in measures or "Last true at" in finding.conclusion:
+            continue
+        value, limit = measures[taken].value, measures[allowed].value
+        if value is not None and limit is not None and value <= limit:
+            yield f"{taken} is {measures[taken].text}, and the objective {measures[allowed].text}"
+
+
 def _counted(pipeline: Pipeline, document: Triage) -> Iterator[str]:
     """Whether as many first tokens came, and none late, as the verdict says."""
     said = _IN_TIME.search(document.verdict)
@@ -146,9 +163,19 @@ def _counted(pipeline: Pipeline, document: Triage) -> Iterator[str]:
         return
     kept, seen = (int(said[name].replace(",", "")) for name in ("kept", "seen"))
     kept_by = {j.entity["engine"] for j in pipeline.judgements if j.rule.code == "LAT01" and j.outcome == "clear"}
-    came = _grown(pipeline, document, "kvitals_ttft_seconds_count", None, kept_by)
+    by_system: dict[str, set[str]] = {}  # a frontend and the engines behind it count the same requests
+    for row in document.engines:
+        by_system.setdefault(row.about.get("system", ""), set()).update(kept_by & {row.entity.title})
     objective = max(slo.seconds for slo in document.slo if slo.name.startswith("ttft")) if document.slo else None
-    late = came - _grown(pipeline, document, "kvitals_ttft_seconds_bucket", objective, kept_by)
+    counted = {
+        system: (
+            _grown(pipeline, document, "kvitals_ttft_seconds_count", None, engines),
+            _grown(pipeline, document, "kvitals_ttft_seconds_bucket", objective, engines),
+        )
+        for system, engines in by_system.items()
+    }
+    came = max(every for every, _ in counted.values())
+    late = sum(every - in_time for every, in_time in counted.values())
     # PromQL extrapolates to the ends of the window, by at most a tenth here, and rounds.
     if kept != seen or abs(seen - came) > 0.2 * came + 2:
         yield f"{came:g} first tokens were counted in the window, and the verdict is “{document.verdict}”"
