@@ -134,7 +134,9 @@ class Findings:
         conclusion = fill_known(judgement.rule.conclusion, value)
         if judgement.last_true is not None:
             last = datetime.fromtimestamp(judgement.last_true, UTC)
-            return f"{conclusion} Last true at {last:%H:%M:%S} UTC; closes {judgement.rule.keep} after that."
+            verdict = judgement.verdict
+            now = conclusion if verdict is None or verdict.truth is not None else "Too little is measured now."
+            return f"{now} Last true at {last:%H:%M:%S} UTC; closes {judgement.rule.keep} after that."
         true = self._judge.why_true(judgement)
         return f"{conclusion} Here: {true}." if true else conclusion
 

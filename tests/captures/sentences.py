@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kvitals.app.pipeline import Pipeline
@@ -48,6 +49,10 @@ _HOLDS: dict[str, Callable[[float, float], bool]] = {
 _IN_TIME = re.compile(r"(?P<kept>[\d,]+) of (?P<seen>[\d,]+) first tokens in time")
 
 
+QUOTIENTS = re.compile(r"change|_per_|_seen_ratio$|^reuse_gap_share$|^kv_share_at_p95$")
+"""Signals that are written in percent and are no part of a whole: one thing over another, or a change."""
+
+
 def wrong(pipeline: Pipeline) -> list[str]:
     """The sentences of the last document that its own numbers do not bear out."""
     document, knowledge = pipeline.triage(), pipeline.judge.knowledge
@@ -64,7 +69,7 @@ def _of(finding: Finding, knowledge: Knowledge) -> Iterator[str]:
         if told not in finding.conclusion:
             yield f"{name} is {told}, and the sentence is “{finding.conclusion}”"
     for measure in finding.measures:
-        if measure.unit == "ratio" and "change" not in measure.signal and not 0 <= (measure.value or 0) <= 1:
+        if measure.unit == "ratio" and not QUOTIENTS.search(measure.signal) and not 0 <= (measure.value or 0) <= 1:
             yield f"{measure.signal} is a share of {measure.text}"
     yield from _objective(finding, measures)
     for evidence in finding.evidence:
@@ -194,7 +199,8 @@ def _grown(pipeline: Pipeline, document: Triage, name: str, bound: float | None,
             edge = float(labels.get("le", "0"))
             if labels.get("engine") in engines and len(values) and (bound is None or edge <= bound):
                 one = grown.setdefault(labels.get("engine", ""), {})
-                one[edge] = one.get(edge, 0.0) + float(values[-1] - values[0])
+                steps = np.diff(values)  # one below 0 is a restart
+                one[edge] = one.get(edge, 0.0) + float(np.where(steps < 0, values[1:], steps).sum())
     return sum(edges[max(edges)] for edges in grown.values())
 
 
