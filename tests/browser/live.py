@@ -36,7 +36,7 @@ from tests.support.processes import free_port
 
 BASELINE_SECONDS, LIMIT_SECONDS = 15.0, 280.0
 PAGES = {
-    "Timeline": "Pick a window",
+    "Timeline": "Select a window",
     "Tenants": "No tenant is known",
     "Cache": "No engine has reported its blocks",
     "Requests": "No requests are known",

@@ -48,13 +48,13 @@ def _sheet(page: str, said: str, charts: int) -> Picture:
 
 PICTURES = (
     Picture("web", "", HEAVY, "What to do, in this order", 4),
-    Picture("web-timeline", "timeline", CASCADE, "Pick a window", 4, 900),
+    Picture("web-timeline", "timeline", CASCADE, "Select a window", 4, 900),
     Picture("web-tenants", "tenants", CASCADE, "Who paid for whom", 4, 930),
     Picture("web-cascades", "cascades", CASCADE, "Stage 4 of 5", 1, 620, dark=True),
     Picture("web-requests", "requests", CASCADE, "what the time went into", 3),
     Picture("web-phone", "", CASCADE, "What to do, in this order", 4, PHONE[1], width=PHONE[0]),
     _sheet("", "What to do, in this order", 4),
-    _sheet("timeline", "Pick a window", 4),
+    _sheet("timeline", "Select a window", 4),
     _sheet("tenants", "Who paid for whom", 3),
     _sheet("cache", "Hit rate at other sizes", 2),
     _sheet("cascades", "Stage 4 of 5", 1),
@@ -63,7 +63,7 @@ PICTURES = (
     _sheet("engine", "kv usage p90", 4),
     _sheet("efficiency", "too short for a review", 0),
     Picture(
-        "page-what-if", "what-if&lever=raise-kv-budget", CASCADE, "measured and simulated are of now", 1, sheet=True
+        "page-what-if", "what-if&lever=raise-kv-budget", CASCADE, "Measured and simulated both describe", 1, sheet=True
     ),
     _sheet("size", "Size it", 0),
     _sheet("rules", "What it sees", 0),

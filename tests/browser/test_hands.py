@@ -52,17 +52,17 @@ def _fold(label: str) -> str:
 
 
 JOURNEYS = (
-    Journey("timeline by the sidebar", "", TRIAGE, (_page("Timeline"),), "Pick a window"),
+    Journey("timeline by the sidebar", "", TRIAGE, (_page("Timeline"),), "Select a window"),
     Journey("onset of the finding", "", TRIAGE, (_link("Onset"),), "As a list"),
     Journey("engine of the finding", "", TRIAGE, (_link("Engine"),), "kv usage p90"),
     Journey("tenants of the finding", "", TRIAGE, (_link("Tenants"),), "Who paid for whom"),
     Journey("requests of the finding", "", TRIAGE, (_link("Requests"),), "what the time went into"),
     Journey("rule of the finding", "", TRIAGE, (_link("Rule TEN02"),), "What it sees"),
     Journey("replay of the lever", "", TRIAGE, (_link("What if"),), "Hit rate when recorded"),
-    Journey("forecast of the lever", "", TRIAGE, (_link("What if"),), "measured and simulated are of now"),
+    Journey("forecast of the lever", "", TRIAGE, (_link("What if"),), "Measured and simulated both describe"),
     Journey("what was ruled out", "", "Ruled out", (_fold("Ruled out"),), "on engine"),
     Journey("the incident for a ticket", "", TRIAGE, (_button("incident-copy"),), "- Evidence: http"),
-    Journey("a link to the moment", "", TRIAGE, (_button("incident-pin"),), "A link that shows this moment later"),
+    Journey("a link to the moment", "", TRIAGE, (_button("incident-pin"),), "A link that also shows this moment later"),
     Journey("a preset of the time range", "", TRIAGE, (_button("window"), _button("preset-60")), "Back to the end"),
     Journey("another source", "sources", "Incidents that ship", (_button("choose-few_slots"),),
             "Requests wait for slots while the KV cache is free"),

@@ -190,7 +190,7 @@ def test_what_if_rules_and_fleet_tell_what_to_do(url: str, driver: webdriver.Chr
     picture(driver, pictures / "size.png")
     go(driver, "Fleet")
     button(driver, "knee")
-    wait_for(driver, "What bound it in the last")
+    wait_for(driver, "Binding constraints in the last")
     charts(driver, 1)
     picture(driver, pictures / "knee.png")
     sound(driver)
@@ -222,7 +222,7 @@ def test_a_link_shows_the_same_to_somebody_else(url: str, driver: webdriver.Chro
 
 def test_a_phone_reads_it_all(url: str, driver: webdriver.Chrome, pictures: Path) -> None:
     sideways = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    for page, said in (("", "What to do, in this order"), ("timeline", "Pick a window"), ("tenants", "Who paid")):
+    for page, said in (("", "What to do, in this order"), ("timeline", "Select a window"), ("tenants", "Who paid")):
         visit(driver, f"{url}/?page={page}", width=390, dark=page == "timeline")
         wait_for(driver, said)
         assert driver.execute_script(sideways) <= 0, page
@@ -283,7 +283,7 @@ def test_hostile_names_in_a_recording_do_nothing(url: str, driver: webdriver.Chr
     visit(driver, f"{url}/?page=sources")
     send(driver, hostile.written(tmp_path / "named.kvcap", hostile.named))
     choose_upload(driver, "named.kvcap")
-    for title, said in (("Triage", "rules:"), ("Timeline", "Pick a window"), ("Fleet", "with any finding")):
+    for title, said in (("Triage", "rules:"), ("Timeline", "Select a window"), ("Fleet", "with any finding")):
         go(driver, title)
         wait_for(driver, said)
         for made in ("script", "iframe", "a[href^='http://evil']", "img[src*='evil']", ".katex"):
