@@ -81,10 +81,15 @@ def verdict_line(document: Triage) -> Text:
     return Text(mark + document.verdict, style=style)
 
 
-def _head(document: Triage, console: Console) -> None:
-    cold = ", no history before it" if document.window.cold else ""
+def head_line(document: Triage) -> Text:
+    """Source, moment and window. A window that begins where the load changed has a time before it."""
+    cold = ", no history before it" if document.window.cold and document.regime is None else ""
     window = f"window {document.window.seconds:.0f} s{cold}"
-    console.print(Text(f"{document.source.name} · {moment(document.window.end)} · {window}", style="dim"))
+    return Text(f"{document.source.name} · {moment(document.window.end)} · {window}", style="dim")
+
+
+def _head(document: Triage, console: Console) -> None:
+    console.print(head_line(document))
     slo = " · ".join(f"{s.name} {s.seconds:g} s ({s.source})" for s in document.slo)
     if slo:
         console.print(Text(f"objectives: {slo}", style="dim"))

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kvitals.rules.finding import Finding, LeverAdvice, SloInForce, Triage
 from kvitals.ui.cli.output import Block, Item
-from kvitals.ui.cli.render import SEVERITY_STYLE, change_of, moment, names, show_change, spark, verdict_lines
+from kvitals.ui.cli.render import SEVERITY_STYLE, change_of, head_line, names, show_change, spark, verdict_lines
 
 LINES = 25
 """What a terminal of the usual height shows, less the prompt."""
@@ -53,7 +53,7 @@ def show(document: Triage, console: Console) -> None:
 def blocks(document: Triage) -> list[Block]:
     """The same as parts for a ticket, a chat or a mail."""
     leading = document.leading
-    parts = [Block(_head(document).plain), *(Block(line.plain) for line in _objectives(document.slo))]
+    parts = [Block(head_line(document).plain), *(Block(line.plain) for line in _objectives(document.slo))]
     if document.regime is not None:
         parts.append(Block(document.regime.sentence))
     if document.since_change is not None:
@@ -99,7 +99,7 @@ def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, widt
     columns."""
     leading = document.leading
     first, others = (leading[0] if leading else None), leading[1:]
-    parts: list[RenderableType] = [_head(document), *_objectives(document.slo), *verdict_lines(document)]
+    parts: list[RenderableType] = [head_line(document), *_objectives(document.slo), *verdict_lines(document)]
     if document.symptoms and not document.causes and document.healthy is False:
         parts.append(Text("No known cause matches. The first symptom is below.", style="dim"))
     if first is not None:
@@ -121,12 +121,6 @@ def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, widt
         parts += _unknown(document, width)
     blank = [""] if first is not None or document.healthy is None else []
     return [*parts, *_warnings(document), *blank, *_last_lines(document, _more(first, now, later), width)]
-
-
-def _head(document: Triage) -> Text:
-    cold = ", no history before it" if document.window.cold else ""
-    window = f"window {document.window.seconds:.0f} s{cold}"
-    return Text(f"{document.source.name} · {moment(document.window.end)} · {window}", style="dim")
 
 
 def _objectives(slo: Sequence[SloInForce]) -> list[Text]:
