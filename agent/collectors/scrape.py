@@ -427,13 +427,13 @@ async def _body(response: aiohttp.ClientResponse, cap: int, take: Callable[[int]
             size += len(part)
             if size > cap:
                 raise _UnusableError("too_large", cap)
-            if not take(len(part)):
-                raise _UnusableError("memory_share", f"{size} bytes and more")
             lines += part.count(b"\n")
             if lines > DEFAULT_LIMITS.lines:  # so nothing more of it is kept than those
                 raise _UnusableError("too_many_lines", DEFAULT_LIMITS.lines)
             if size > max(MAX_RATIO * packed, _UNPACKED_AT_ONCE):
                 raise _UnusableError("bad_compression", f"more than {MAX_RATIO} bytes for one")
+            if not take(len(part)):  # after the checks of the page itself: they say more than that there is no room
+                raise _UnusableError("memory_share", f"{size} bytes and more")
             parts.append(part)
             if size - yielded > _UNPACKED_AT_ONCE:
                 yielded = size

@@ -20,8 +20,8 @@ NOT_RUN = Path(__file__).with_name("not_run.toml")
 EVERY = SITUATIONS | ON_REAL_ENGINES | LONG
 
 
-async def one(name: str, excused: dict[str, str]) -> bool:
-    """Run a situation and print what came of it; whether it held, or may not run here."""
+async def one(name: str, excused: dict[str, str]) -> list[str]:
+    """Run a situation and print what came of it; what did not hold."""
     told, began, verdict = Told(), time.monotonic(), "held"
     with tempfile.TemporaryDirectory(prefix="kvitals-chaos-") as folder:
         stage = Stage(Path(folder))
@@ -41,6 +41,7 @@ async def one(name: str, excused: dict[str, str]) -> bool:
             told.broken.append(str(error))
         except Exception as error:
             told.broken.append(f"{type(error).__name__} {error}: {traceback.format_exc()[-1200:]}")
+        broken = [f"{name}: {line}" for line in told.broken]
         if told.broken:
             verdict = "BROKEN"
             told.broken += _last_words(Path(folder))
@@ -48,7 +49,7 @@ async def one(name: str, excused: dict[str, str]) -> bool:
     for line in told.broken:
         print(f"{'':6}{line}")
     sys.stdout.flush()
-    return not told.broken
+    return broken
 
 
 def _last_words(folder: Path) -> list[str]:
@@ -57,16 +58,17 @@ def _last_words(folder: Path) -> list[str]:
     return [f"{one.name}: " + "\n".join(one.read_text(errors="replace").splitlines()[-15:]) for one in logs]
 
 
-async def run(names: list[str], at_once: int) -> bool:
-    """Whether everything held. at_once: situations that run beside each other; they mostly wait."""
+async def run(names: list[str], at_once: int) -> list[str]:
+    """What did not hold. at_once: situations that run beside each other; they mostly wait."""
     excused = {name: said["reason"] for name, said in tomllib.loads(NOT_RUN.read_text()).items()}
     places = asyncio.Semaphore(at_once)
 
-    async def in_place(name: str) -> bool:
+    async def in_place(name: str) -> list[str]:
         async with places:
             return await one(name, excused)
 
-    return all(await asyncio.gather(*(in_place(name) for name in EVERY if name in names)))
+    broken = await asyncio.gather(*(in_place(name) for name in EVERY if name in names))
+    return [line for lines in broken for line in lines]
 
 
 def main() -> int:
@@ -79,10 +81,12 @@ def main() -> int:
     if unknown := set(args.names) - set(EVERY):
         parser.error(f"no situation is called {', '.join(sorted(unknown))}")
     began = time.monotonic()
-    held = asyncio.run(run(args.names or list(SITUATIONS), args.at_once))
+    broken = asyncio.run(run(args.names or list(SITUATIONS), args.at_once))
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(f"{'everything held' if held else 'SOMETHING DID NOT HOLD'} in {time.monotonic() - began:.0f} s")
-    return 0 if held else 1
+    print(f"{'SOMETHING DID NOT HOLD' if broken else 'everything held'} in {time.monotonic() - began:.0f} s")
+    for line in broken:  # once more at the end, where a log is read
+        print(line[:400])
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

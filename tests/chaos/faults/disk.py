@@ -46,7 +46,7 @@ async def full(stage: Stage, told: Told) -> None:
     await asyncio.sleep(FULL_SECONDS)
     told.expect(not agent.program.ended, "the agent died")
     await on_time(agent, told, "engine", FULL_SECONDS + 8)
-    told.expect("make room" in " ".join(agent.said.split()), "the terminal does not say what to do")
+    told.expect("free space there" in " ".join(agent.said.split()), "the terminal does not say what to do")
     (inside / "filler").unlink()
     emptied = time.time()
     back = await stage.until(lambda: _committed_after(agent, emptied), GOES_ON_SECONDS)

@@ -17,6 +17,9 @@ from tests.unit.agent.test_hostile_targets import HOSTILE, serving
 from .engines import is_state, on_time, up
 from .stage import HOST, KVITALS, ROOT, Agent, Stage, Told, free_port
 
+LARGE = ("endless", "endless, chunked", "gzip bomb")
+"""Targets whose pages go on beyond any limit: the smallest limit refuses them."""
+
 LOOKS_SECONDS = 15.0
 PEAK_MB = 300.0
 ANSWER_SECONDS = 15.0
@@ -62,6 +65,8 @@ async def targets(stage: Stage, told: Told) -> None:
         told.expect(came is not None, "the good engine is not read")
         await asyncio.sleep(LOOKS_SECONDS)
         for name, (_, reasons) in HOSTILE.items():
+            if name in LARGE:
+                reasons = {*reasons, "memory_share"}  # with so many targets a share is smaller than the limit of a page
             known = [await is_state(agent, names[name], reason) for reason in reasons]
             states = await agent.query(f'kvitals_target_state{{engine="{names[name]}"}} == 1')
             told.expect(any(known), f"{name}: not told as {' or '.join(reasons)} but as {states}")
