@@ -17,6 +17,11 @@ STAGE_WORDS = {
 }
 
 
+def cascade_until(one: Mapping[str, Any]) -> float:
+    """When a cascade ended or was judged last, in seconds since the epoch. Agents before 0.2 do not state `until`."""
+    return float(one.get("until") or max([stage["said"] for stage in one["stages"]] + [one["ended"] or 0.0]))
+
+
 def cascade_sentences(one: Mapping[str, Any], names: Mapping[str, str]) -> Iterable[str]:
     """What a cascade cost, what set it off, who paid, how early it could be told; each begins with a word for it."""
     cost = f"cost      {short(one['refaulted_tokens'])} tokens computed again"

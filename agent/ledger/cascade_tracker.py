@@ -240,6 +240,7 @@ class EngineCascades:
             "state": "open" if cascade.ended is None else "cut" if cascade.cut else "ended",
             "began": cascade.began,
             "ended": cascade.ended,
+            "until": cascade.ended or max(self._last.t if self._last is not None else 0.0, cascade.called),
             "stage": cascade.stage,
             "stages": [
                 {"stage": stage, "name": STAGES[stage], "began": one.began, "said": one.said, "before": one.before}

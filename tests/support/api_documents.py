@@ -115,6 +115,7 @@ class Cascade(msgspec.Struct):
     state: str
     began: float
     ended: float | None
+    until: float
     stage: int
     stages: list[Stage]
     pressure_known: bool

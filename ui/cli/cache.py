@@ -17,7 +17,7 @@ from rich.text import Text
 from kvitals.app.cache import CacheReport, of_agent, of_engines, of_recording
 from kvitals.app.errors import UsageError
 from kvitals.rules.loader import Knowledge
-from kvitals.ui.cascade_text import STAGE_WORDS, cascade_sentences, tenant_name
+from kvitals.ui.cascade_text import STAGE_WORDS, cascade_sentences, cascade_until, tenant_name
 from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
@@ -189,9 +189,8 @@ def _engine(engine: Mapping[str, Any], console: Console) -> None:
 
 def _cascade(one: Mapping[str, Any], names: Mapping[str, str], console: Console) -> None:
     began = one["began"]
-    now = max([onset["said"] for onset in one["stages"]] + [one["ended"] or 0.0])
-    span = max(now - began, 1.0)
-    state = {"open": "goes on", "cut": "ended early: the cache was emptied or events stopped"}.get(one["state"], "")
+    span = max(cascade_until(one) - began, 1.0)
+    state = {"open": "still open", "cut": "ended early: the cache was emptied or events stopped"}.get(one["state"], "")
     head = Text(f"  CASCADE  stage {one['stage']} of 5  ", style="bold")
     head.append(f"{moment(began)}, {seconds(span)}{f'; {state}' if state else ''}", style="" if not state else "yellow")
     print_hanging(head, console, 11)

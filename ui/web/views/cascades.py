@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from kvitals.ui.cascade_text import STAGE_WORDS, cascade_sentences
+from kvitals.ui.cascade_text import STAGE_WORDS, cascade_sentences, cascade_until
 from kvitals.ui.web import data, graphs, header, state, tables
 from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
 from kvitals.ui.web.sources.base import PageWindow
@@ -18,7 +18,7 @@ WORD = 10
 """Characters of a sentence that are the word which it begins with."""
 
 _STATES = {
-    "open": ":material/error: under way",
+    "open": ":material/error: still open",
     "cut": ":material/content_cut: ended early: the cache was emptied or events stopped",
     "ended": ":material/check_circle: ended",
 }
@@ -69,8 +69,7 @@ def _touches(one: Mapping[str, Any], look: PageWindow | None) -> bool:
 
 def _cascade(one: Mapping[str, Any], names: Mapping[str, str]) -> None:
     zone = state.zone()
-    said = [stage["said"] for stage in one["stages"]]
-    end = max([*said, one["ended"] or 0.0])
+    end = cascade_until(one)
     length = max(end - one["began"], 1.0)
     with st.container(border=True, key=f"cascade-{one['id']}"):
         st.markdown(f"## Stage {one['stage']} of 5 on {literal(one['engine'])}")
