@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.live import Collector
 from kvitals.app.sources.recording import Moments, judge_recording, span_of
+from kvitals.diagnoser.entities import entity_title
 from kvitals.diagnoser.text import plain, render
 from kvitals.rules.finding import Triage
 from kvitals.rules.model import Signal
+from kvitals.series.types import Labels
 
 OBJECTIVES = ("ttft_p99_seconds", "itl_p99_seconds")
 """Signals that come first, whatever their difference."""
+
+LEAST = math.log(1.1)
+"""A difference of a tenth, which a row needs."""
+
+ABOUT = 1.05
+"""Two values that are closer are called about the same."""
+
+
+Values = Mapping[str, Mapping[str, float]]
+"""Signal -> entity -> value. An entity is called by its engine, or what else it is."""
+
+KIND = ""
+"""The one entity of a signal, whose name does not matter: the row names the kind of thing instead."""
 
 
 @dataclass(frozen=True)
 class ComparedSource:
     name: str
     document: Triage
-    values: Mapping[str, float]  # signal -> value, of the one entity of its scope or the mean over several
+    values: Values
     seen: float  # seconds that were observed up to the moment of the verdict
     slow: float  # seconds of the slow window, at most
 
@@ -36,15 +52,32 @@ class ComparedSource:
 
 @dataclass(frozen=True)
 class ComparedSignal:
-    """One signal of both sides, rendered with its unit. how: how B differs from A, in words."""
+    """One signal of one entity on both sides, rendered with its unit. how: how B differs from A, in words."""
 
     signal: str
     title: str
-    scope: str
+    of: str
     a: str
     b: str
     how: str
     window: str
+
+
+@dataclass(frozen=True)
+class SignalPair:
+    """What a signal of an entity is on both sides; None where it is unknown."""
+
+    signal: str
+    of: str
+    a: float | None
+    b: float | None
+
+    @property
+    def distance(self) -> float:
+        """How far they are apart: the logarithm of their ratio; infinite where there is none."""
+        if self.a is None or self.b is None or self.a == self.b:
+            return 0.0
+        return abs(math.log(self.b / self.a)) if _have_ratio(self.a, self.b) else math.inf
 
 
 def compare_recording(path: Path, setup: Setup, at: float | None, name: str = "") -> ComparedSource:
@@ -68,33 +101,44 @@ def compared_signals(
     """Objectives, the signals that the causes of either side name, then the largest differences."""
     sides = (a, b)
     measured = [one.signal for side in sides for cause in side.document.leading_causes for one in cause.measures]
-    first = list(dict.fromkeys([*OBJECTIVES, *measured]))
-    ranked = {row[0]: row for row in differences(a.values, b.values, everything)}
-    ranked |= {row[0]: row for row in differences(a.values, b.values, True) if row[0] in OBJECTIVES}
+    first = {name: place for place, name in enumerate(dict.fromkeys([*OBJECTIVES, *measured]))}
+    pairs = [
+        one
+        for one in differences(a.values, b.values)
+        if everything or one.signal in OBJECTIVES or one.distance >= LEAST or None in (one.a, one.b)
+    ]
+    pairs.sort(key=lambda one: first.get(one.signal, len(first)))
     rows: list[ComparedSignal] = []
-    for name, one, other in [ranked[key] for key in dict.fromkeys([*first, *ranked]) if key in ranked]:
-        signal = signals[name]
-        texts = render(one, signal.unit), render(other, signal.unit)
+    for one in pairs:
+        signal = signals[one.signal]
+        texts = render(one.a, signal.unit), render(one.b, signal.unit)
         if everything or texts[0] != texts[1]:
-            how = "" if signal.unit == "bool" else change(one, other)
-            windows = dict.fromkeys(side.window(signal) for side in sides)
-            rows.append(ComparedSignal(name, plain(name), signal.scope, *texts, how, " / ".join(windows)))
+            how = "" if signal.unit == "bool" else change(one.a, one.b)
+            windows = " / ".join(dict.fromkeys(side.window(signal) for side in sides))
+            rows.append(ComparedSignal(one.signal, plain(one.signal), one.of or signal.scope, *texts, how, windows))
     return rows
 
 
-def differences(
-    a: Mapping[str, float], b: Mapping[str, float], everything: bool
-) -> list[tuple[str, float | None, float | None]]:
-    """Signals that differ by a tenth or more (or all), largest ratio first, those on one side only last."""
-    both = [n for n in a if n in b and (everything or _distance(a[n], b[n]) >= math.log(1.1))]
-    both.sort(key=lambda n: -_distance(a[n], b[n]))
-    return [(n, a.get(n), b.get(n)) for n in [*both, *sorted(a.keys() ^ b.keys())]]
+def differences(a: Values, b: Values) -> list[SignalPair]:
+    """Each signal of each entity of either side, largest ratio first, those on one side only last.
+
+    Entities of the same name are the same. Where a signal has one entity on each side, these are compared whatever
+    their names are: two engines. Others that have no name in common are compared by their means, and named so.
+    """
+    pairs = [pair for name in sorted(a.keys() | b.keys()) for pair in _paired(name, a.get(name, {}), b.get(name, {}))]
+    pairs.sort(key=lambda one: (None in (one.a, one.b), -one.distance))
+    return pairs
 
 
-def _distance(a: float, b: float) -> float:
-    if a == b:
-        return 0.0
-    return abs(math.log(b / a)) if _have_ratio(a, b) else math.inf
+def _paired(name: str, a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[SignalPair]:
+    if max(len(a), len(b)) == 1:
+        yield SignalPair(name, KIND, next(iter(a.values()), None), next(iter(b.values()), None))
+    elif a and b and not a.keys() & b.keys():
+        sides = [sum(values.values()) / len(values) for values in (a, b)]
+        yield SignalPair(name, f"mean of {len(a)} and {len(b)}", sides[0], sides[1])
+    else:
+        for entity in sorted(a.keys() | b.keys()):
+            yield SignalPair(name, entity, a.get(entity), b.get(entity))
 
 
 def _is_zero(value: float) -> bool:
@@ -115,16 +159,24 @@ def change(a: float | None, b: float | None) -> str:
     if not _have_ratio(a, b):
         return "of the other sign" if a * b < 0 else ""
     times = max(b / a, a / b)
+    if times < ABOUT:
+        return "about A"
     told = f"{times:.1f}" if times < 100 else f"{times:,.0f}"
     return f"{told} times A" if b / a >= 1 else f"A / {told}"
 
 
 def _compared(name: str, document: Triage, pipeline: Pipeline, seen: float) -> ComparedSource:
     assert pipeline.span is not None
-    return ComparedSource(name, document, _values(pipeline), seen, pipeline.span.slow)
+    return ComparedSource(name, document, _values(pipeline, pipeline.setup.knowledge.signals), seen, pipeline.span.slow)
 
 
-def _values(pipeline: Pipeline) -> dict[str, float]:
-    """Each signal's mean over the entities that have it."""
+def _values(pipeline: Pipeline, signals: Mapping[str, Signal]) -> Values:
     known = pipeline.judge.signals.known
-    return {n: sum(k.values.values()) / len(k.values) for n, k in known.items() if k.values}
+    return {name: _named(signals[name].scope, known[name].values) for name in known if known[name].values}
+
+
+def _named(scope: str, values: Mapping[Labels, float]) -> dict[str, float]:
+    """By title, or by all labels where two entities have the same title."""
+    titles = {labels: entity_title(scope, labels) for labels in values}
+    times = Counter(titles.values())
+    return {(title if times[title] == 1 else str(labels)): values[labels] for labels, title in titles.items()}

@@ -16,6 +16,11 @@ IN_FRONT = ("router", "gateway")
 NOTHING_KNOWN = Labels()
 
 
+def entity_title(scope: str, labels: Labels) -> str:
+    """What people call an entity: the narrowest of its labels."""
+    return next((labels[name] for name in reversed(SCOPES[scope]) if labels.get(name)), scope)
+
+
 @dataclass
 class Entities:
     """Who is there at one moment."""

@@ -11,6 +11,7 @@ from functools import cached_property
 import msgspec
 
 from kvitals.diagnoser.confidence import Weighing
+from kvitals.diagnoser.entities import entity_title
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.judgement import Judgement, harmless
 from kvitals.diagnoser.levers import Levers
@@ -33,7 +34,7 @@ from kvitals.rules.finding import (
     finding_id,
 )
 from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, parameters
-from kvitals.rules.model import SCOPES, EvidenceQuery, Quantity, Rule
+from kvitals.rules.model import EvidenceQuery, Quantity, Rule
 from kvitals.rules.proof import proof_of
 from kvitals.series.promql import Series
 from kvitals.series.types import METRIC_NAME, Labels
@@ -230,8 +231,7 @@ class Findings:
 
     def entity(self, rule: Rule, labels: Labels) -> Entity:
         """Whose a finding is, named by the narrowest of its labels."""
-        title = next((labels[n] for n in reversed(SCOPES[rule.scope]) if labels.get(n)), rule.scope)
-        return Entity(kind=rule.scope, labels=dict(labels), title=title)
+        return Entity(kind=rule.scope, labels=dict(labels), title=entity_title(rule.scope, labels))
 
     def _ruled_out(self, judgement: Judgement, because: str) -> RuledOut:
         title = self.entity(judgement.rule, judgement.entity).title

@@ -125,7 +125,7 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
         damage = reader.problem or ""
     if at == last:
         pipeline.flush(last)
-    if moments == NOW:
+    if moments.start is None and at == last:
         pipeline.observe_last_regime(first, at)
     else:
         pipeline.observe_span(span)

@@ -101,7 +101,7 @@ def _table(rows: Sequence[ComparedSignal]) -> Table:
 
 def _cells(row: ComparedSignal) -> tuple[str, ...]:
     """What stands in each of the columns."""
-    return row.title, row.scope, row.a, row.b, row.how, row.window
+    return row.title, row.of, row.a, row.b, row.how, row.window
 
 
 async def _sides(args: argparse.Namespace, chosen: Setup) -> list[ComparedSource]:

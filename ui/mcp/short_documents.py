@@ -311,7 +311,9 @@ def short_comparison(a: ComparedSource, b: ComparedSource, rows: Sequence[Compar
 
     def build(sizes: Sizes) -> ShortComparison:
         shown = rows[: 2 * sizes.items]
-        signals = [f"{row.title}: {row.a} -> {row.b}" + (f" (B is {row.how})" if row.how else "") for row in shown]
+        signals = [
+            f"{row.title} of {row.of}: {row.a} -> {row.b}" + (f" (B is {row.how})" if row.how else "") for row in shown
+        ]
         return ShortComparison(_side(a, sizes), _side(b, sizes), signals, len(rows) - len(shown))
 
     return fit(build)

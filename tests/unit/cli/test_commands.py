@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from rich.console import Console
 
 from kvitals.app.agent_client import AgentRefusedError
-from kvitals.app.comparison import change, differences
+from kvitals.app.comparison import SignalPair, change, differences
 from kvitals.app.demo import FOLDER, HEAVY_TENANT, incidents
 from kvitals.app.pipeline import Setup
 from kvitals.app.serve_recorded import read_pages, serve
@@ -74,8 +74,19 @@ def test_compare_shows_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_differences_are_ranked_and_one_sided_ones_come_last() -> None:
-    found = differences({"a": 1.0, "b": 10.0, "c": 5.0, "d": 1.0}, {"a": 100.0, "b": 20.0, "c": 5.1, "e": 2.0}, False)
-    assert found == [("a", 1.0, 100.0), ("b", 10.0, 20.0), ("d", 1.0, None), ("e", None, 2.0)]
+    a = {"a": {"x": 1.0}, "b": {"x": 10.0}, "c": {"x": 5.0}, "d": {"x": 1.0}}
+    b = {"a": {"y": 100.0}, "b": {"y": 20.0}, "c": {"y": 5.1}, "e": {"y": 2.0}}
+    found = [(one.signal, one.a, one.b) for one in differences(a, b)]
+    assert found == [("a", 1.0, 100.0), ("b", 10.0, 20.0), ("c", 5.0, 5.1), ("d", 1.0, None), ("e", None, 2.0)]
+
+
+def test_engines_of_one_name_are_compared_each_and_others_by_their_means() -> None:
+    two = {"p99": {"one": 1.0, "two": 4.0}}
+    assert differences(two, {"p99": {"one": 1.0, "two": 8.0}}) == [
+        SignalPair("p99", "two", 4.0, 8.0),
+        SignalPair("p99", "one", 1.0, 1.0),
+    ]
+    assert differences(two, {"p99": {"three": 5.0, "four": 5.0}}) == [SignalPair("p99", "mean of 2 and 2", 2.5, 5.0)]
 
 
 def test_replay_tells_the_course(capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,7 +235,8 @@ async def test_a_look_that_can_not_be_answered_leaves_a_gap(monkeypatch: pytest.
     [
         (None, 1.0, "known in B only"), (2.0, None, "known in A only"), (0.0, 3.0, "zero in A"),
         (3.0, 0.0, "zero in B"),
-        (0.0, 0.0, ""), (1.0, 2.0, "2.0 times A"), (2.0, 1.0, "A / 2.0"), (0.5, -0.5, "of the other sign"),
+        (0.0, 0.0, ""), (1.0, 2.0, "2.0 times A"), (1.0, 1.04, "about A"),
+        (2.0, 1.0, "A / 2.0"), (0.5, -0.5, "of the other sign"),
         (1.0, float("inf"), ""), (float("inf"), 1.0, ""),
     ],
 )  # fmt: skip
@@ -233,8 +245,8 @@ def test_a_change_in_words(a: float | None, b: float | None, text: str) -> None:
 
 
 def test_what_is_beyond_every_bucket_differs_most() -> None:
-    found = differences({"x": float("inf"), "y": 1.0}, {"x": 2.0, "y": 3.0}, everything=False)
-    assert [name for name, _, _ in found] == ["x", "y"]
+    found = differences({"x": {"e": float("inf")}, "y": {"e": 1.0}}, {"x": {"e": 2.0}, "y": {"e": 3.0}})
+    assert [one.signal for one in found] == ["x", "y"]
 
 
 def test_compare_names_the_window_and_the_entity_of_each_figure(capsys: pytest.CaptureFixture[str]) -> None:
