@@ -80,10 +80,10 @@ class SignalPair:
         return abs(math.log(self.b / self.a)) if _have_ratio(self.a, self.b) else math.inf
 
 
-def compare_recording(path: Path, setup: Setup, at: float | None, name: str = "") -> ComparedSource:
-    """A recording at one moment; None: its end. Raises CaptureError, RecordingError."""
+def compare_recording(path: Path, setup: Setup, moments: Moments, name: str = "") -> ComparedSource:
+    """A recording at one moment, or over a window. Raises CaptureError, RecordingError."""
     first, _ = span_of(path)
-    judged = judge_recording(path, setup, Moments(at))
+    judged = judge_recording(path, setup, moments)
     return _compared(name or str(path), judged.document, judged.pipeline, judged.document.window.end - first)
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kvitals.app.comparison import ComparedSignal, ComparedSource, compare_live, compare_recording, compared_signals
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import span_of
+from kvitals.app.sources.recording import Moments, span_of
 from kvitals.rules.finding import encode as encode_triage
 from kvitals.ui.cli.common import (
     add_judging_options,
@@ -35,6 +35,9 @@ COLUMNS = ("signal", "of", "A", "B", "B is", "over")
 DISPENSABLE = (5, 1)
 """Columns that a narrow terminal loses: the window first, then the kind of thing."""
 
+LIVE = "12s"
+"""For how long a live engine is observed."""
+
 ROWS = 15
 """Signals that are listed without `--all`, and fit one screen."""
 
@@ -46,7 +49,7 @@ def add(commands: Any) -> None:
             name, metavar=name.upper(), help="an engine's URL, a recording, or FILE@MOMENT (f.kvcap@+75s)"
         )
     parser.add_argument(
-        "--for", dest="seconds", default="12s", metavar="TIME", help="time to observe live engines (default: 12s)"
+        "--for", dest="look", metavar="TIME", help=f"time to observe engines ({LIVE}); of a recording: its last TIME"
     )
     add_output_options(parser, "both documents and the rows of the table")
     parser.add_argument("--all", action="store_true", help="every signal, including those that hardly differ")
@@ -55,7 +58,8 @@ def add(commands: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
-    parse_duration(args.seconds, "--for")  # wrong ones are refused whatever the sources are
+    if args.look:
+        parse_duration(args.look, "--for")  # wrong ones are refused whatever the sources are
     chosen = setup(args)
     sides = asyncio.run(_sides(args, chosen))
     a, b = sides
@@ -116,9 +120,10 @@ def _is_file(spec: str) -> bool:
 
 async def _side(spec: str, args: argparse.Namespace, chosen: Setup) -> ComparedSource:
     if not _is_file(spec):
-        return await compare_live(spec, chosen, parse_duration(args.seconds, "--for"))
+        return await compare_live(spec, chosen, parse_duration(args.look or LIVE, "--for"))
     file, _, at_text = (spec, "", "") if is_recording(spec) else spec.rpartition("@")
     first, last = span_of(Path(file))
     at = parse_moment(at_text, first, spec, last) if at_text else None
     say_beyond(file, first, last, at)
-    return compare_recording(Path(file), chosen, at, spec)
+    start = (last if at is None else min(at, last)) - parse_duration(args.look, "--for") if args.look else None
+    return compare_recording(Path(file), chosen, Moments(at, start), spec)

@@ -36,6 +36,8 @@ from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 if TYPE_CHECKING:  # a recording needs neither: what one source needs is imported where it is read
     from kvitals.app.since_change import ChangeSource
     from kvitals.app.sources.live import Collector
+LIVE = "12s"
+"""For how long a live engine is observed."""
 
 
 def add(commands: Any) -> None:
@@ -60,7 +62,9 @@ def add(commands: Any) -> None:
         help="also report whether the latest change of an engine's configuration worked: in a recording, in "
         "history, or at an agent's URL",
     )
-    parser.add_argument("--for", dest="seconds", default="12s", metavar="TIME", help="live: time to observe (12s)")
+    parser.add_argument(
+        "--for", dest="look", metavar="TIME", help=f"time to observe engines ({LIVE}); of a recording: its last TIME"
+    )
     add_output_options(parser, "the triage document")
     parser.add_argument("--watch", action="store_true", help="live: keep running, and print each change of the verdict")
     parser.add_argument("--probe", action="store_true", help="live: also send a one-token request to each engine")
@@ -78,11 +82,16 @@ def add(commands: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
-    parse_duration(args.seconds, "--for")  # wrong ones are refused whatever the source is
+    if args.look:
+        parse_duration(args.look, "--for")  # wrong ones are refused whatever the source is
+    if args.look and (args.prometheus or args.from_):
+        raise UsageError("--for is for engines and recordings; --from and --to choose the window here")
     if args.prometheus:
         return _answer(prometheus.judge(args), args)
     histories = [Path(s) for s in args.source if "://" not in s and (Path(s).is_dir() or s.endswith(".db"))]
     if histories or (not args.source and (args.at or args.from_ or args.to or args.since_change)):
+        if args.look:
+            raise UsageError("--for is for engines and recordings; --from and --to choose the window here")
         if len(args.source) > 1:
             raise UsageError("give one history, without other sources")
         return _answer(_history(next(iter(histories), None), args), args)
@@ -105,6 +114,8 @@ def _recording(path: Path, args: argparse.Namespace) -> Triage:
     end = parse_moment(until, first, option, last) if until else None
     if start is not None and end is not None and start >= end:
         raise UsageError("--from must lie before --to")
+    if args.look:
+        start = (last if end is None else min(end, last)) - parse_duration(args.look, "--for")
     say_beyond(path.name, first, last, end)
     if args.since_change:
         from kvitals.app.since_change import of_recording
@@ -188,10 +199,10 @@ async def _live(args: argparse.Namespace) -> int:
             )
         return _answer(document, args)
     chosen = setup(args)
-    seconds = parse_duration(args.seconds, "--for")
+    seconds = parse_duration(args.look or LIVE, "--for")
     if seconds > chosen.config.agent.window:
         raise UsageError(
-            f"--for {args.seconds}: at most {chosen.config.agent.window:.0f}s, the length of the window that is kept"
+            f"--for {args.look}: at most {chosen.config.agent.window:.0f}s, the length of the window that is kept"
         )
     console = status_console()
     async with Collector(chosen, args.source) as collector:

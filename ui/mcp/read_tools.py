@@ -16,6 +16,7 @@ from kvitals.app.errors import UsageError
 from kvitals.app.history_recorder import history_file
 from kvitals.app.lookups import Lookups, agent_lookups, parse_capacity, recorded_lookups
 from kvitals.app.offered_sources import LIVE_SECONDS, OfferedSource, OfferedSources, compared_source, moment_of
+from kvitals.app.sources.recording import Moments
 from kvitals.app.weekly_review import gpu_prices, history_review, review_of, server_review
 from kvitals.diagnoser.replay_worth import base_of, worth
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess
@@ -213,7 +214,7 @@ def _finding(offered: OfferedSources, asked: FindingArguments) -> tuple[Triage, 
 
 def _side(source: OfferedSource, offered: OfferedSources, at: str) -> ComparedSource:
     if source.kind == "recording":
-        return compare_recording(Path(source.place), offered.setup, moment_of(source, at), source.name)
+        return compare_recording(Path(source.place), offered.setup, Moments(moment_of(source, at)), source.name)
     if at:
         raise UsageError("at_a= and at_b= work with recordings; a live source shows only the present")
     return asyncio.run(compare_live(source.place, offered.setup, LIVE_SECONDS))
