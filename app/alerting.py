@@ -61,8 +61,8 @@ def _alert(finding: Finding, labels: dict[str, str]) -> dict[str, Any]:
         "labels": {"alertname": f"{finding.code}-{finding.name}", **labels, **finding.entity.labels},
         "annotations": {"summary": finding.title, "description": finding.conclusion},
         "state": "firing",
-        "activeAt": _time(finding.since) if finding.since is not None else None,
         "value": "1e+00",
+        **({"activeAt": _time(finding.since)} if finding.since is not None else {}),  # absent where unknown, as there
     }
 
 

@@ -148,9 +148,11 @@ def explained_lines(cause: Finding, document: Triage, width: int) -> list[Render
     explained = document.explained(cause)
     if not explained:
         return []
+    first = explained[0]
     others = ", ".join(dict.fromkeys(one.code for one in explained[1:]))
-    more = f" (also {others})" if others else ""
-    return [_clipped(f"Explains {explained[0].code}{more}: {explained[0].conclusion}", width, SYMPTOM_LINES, 2)]
+    beside = [first.severity if first.severity != "info" else "", f"also {others}" if others else ""]
+    more = "; ".join(part for part in beside if part)
+    return [_clipped(f"Explains {first.code}{f' ({more})' if more else ''}: {first.conclusion}", width, SYMPTOM_LINES, 2)]
 
 
 def proof_lines(finding: Finding, width: int, most: int = PROOFS) -> list[RenderableType]:
