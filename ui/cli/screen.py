@@ -152,7 +152,8 @@ def explained_lines(cause: Finding, document: Triage, width: int) -> list[Render
     others = ", ".join(dict.fromkeys(one.code for one in explained[1:]))
     beside = [first.severity if first.severity != "info" else "", f"also {others}" if others else ""]
     more = "; ".join(part for part in beside if part)
-    return [_clipped(f"Explains {first.code}{f' ({more})' if more else ''}: {first.conclusion}", width, SYMPTOM_LINES, 2)]
+    named = f"{first.code} ({more})" if more else first.code
+    return [_clipped(f"Explains {named}: {first.conclusion}", width, SYMPTOM_LINES, 2)]
 
 
 def proof_lines(finding: Finding, width: int, most: int = PROOFS) -> list[RenderableType]:
