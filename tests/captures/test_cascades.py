@@ -80,13 +80,13 @@ def test_what_was_lost_is_what_the_ledger_counts() -> None:
     assert 1 < cascade["prefill_seconds"] < 30
 
 
-def test_triage_names_the_neighbour_and_folds_the_rest_under_it() -> None:
+def test_triage_names_the_neighbour_and_notes_what_makes_nobody_wait() -> None:
     document = judged("ledger/thrash").document
     _, _, heavy = burst()
     first = document.causes[0]
     assert first.code == "TEN02"
     assert document.healthy is False
-    assert {cause.code for cause in document.causes if cause.id in first.explained} >= {"KVC06"}
+    assert "KVC06" in {note.code for note in document.notes}  # no first token is late, so it harms nobody by itself
     (who,) = [e for e in first.evidence if e.title.startswith("Noisy tenant")]
     assert {line.labels["by"] for line in who.lines} == {heavy}
 

@@ -30,6 +30,10 @@ def expected(path: Path) -> list[str]:
     return truth(path)["expect"] or ["nothing"]
 
 
+IN_TIME_AT_THE_END = {"sglang_working_set"}
+"""No first token of the last twelve seconds is late, so the cause is a note there."""
+
+
 def test_each_system_has_an_incident_and_a_healthy_run() -> None:
     for system in ("sglang", "pd", "dynamo"):
         has = {bool(truth(path)["expect"]) for path in FILES if truth(path)["system"] == system}
@@ -49,7 +53,11 @@ def test_the_first_cause_is_the_right_one(path: Path) -> None:
 def test_a_cold_look_of_twelve_seconds_says_the_same(path: Path) -> None:
     _, last = span_of(path)
     document = cold_look(path, setup_of(path), last).triage()
-    assert first_cause(document) in expected(path), document.verdict
+    if path.stem in IN_TIME_AT_THE_END:
+        assert (first_cause(document), document.healthy) == ("nothing", True), document.verdict
+        assert set(expected(path)) <= {note.code for note in document.notes}
+    else:
+        assert first_cause(document) in expected(path), document.verdict
 
 
 @pytest.mark.parametrize("path", INCIDENTS, ids=name)

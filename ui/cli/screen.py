@@ -6,6 +6,7 @@ at 80 columns for one entity; `kvitals.ui.cli.render` has all the rest (`-v`, `-
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -33,6 +34,11 @@ UNKNOWN = 6
 EVENTS = "ENG"
 """The group of rules whose notes are printed: a restart, rejected clients, a silent replica. These are no trouble by
 themselves, and explain what a reader sees elsewhere."""
+
+SENTENCE_END = re.compile(r"[.] (?=[A-Z])")
+
+NOTE_LINES = {"cause": 2}
+"""Of one note, by its kind; an event has one."""
 
 PRINTED = ((2, 2, 3, PROOFS), (2, 2, 0, PROOFS), (2, 1, 0, PROOFS), (1, 1, 0, PROOFS), (1, 1, 0, 1), (1, 1, 0, 0))
 """How many levers without and with a restart, notes and rows of proof are printed: the first of these that fits. One
@@ -112,8 +118,12 @@ def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, widt
     if others:
         several = "; ".join(f"{one.code} {one.title} ({one.entity.title})" for one in others)
         parts.append(_clipped(f"Also: {several}", width, OTHERS_LINES, 0))
-    for note in [one for one in document.notes if one.code.startswith(EVENTS)][:notes]:
-        parts.append(_clipped(f"Noted: {note.code} ({note.entity.title}) {note.conclusion}", width, 1, 0))
+    for note in _printed_notes(document)[:notes]:
+        parts.append(
+            _clipped(
+                f"Noted: {note.code} ({note.entity.title}) {note.conclusion}", width, NOTE_LINES.get(note.kind, 1), 0
+            )
+        )
     if document.muted:
         muted = "; ".join(f"{one.code} {one.title} ({one.muted})" for one in document.muted)
         parts.append(_clipped(f"Muted: {muted}", width, 1, 0))
@@ -121,6 +131,12 @@ def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, widt
         parts += _unknown(document, width)
     blank = [""] if first is not None or document.healthy is None else []
     return [*parts, *_warnings(document), *blank, *_last_lines(document, _more(first, now, later), width)]
+
+
+def _printed_notes(document: Triage) -> list[Finding]:
+    """Causes that harm nobody now, then events."""
+    causes = [one for one in document.notes if one.kind == "cause"]
+    return causes + [one for one in document.notes if one.kind != "cause" and one.code.startswith(EVENTS)]
 
 
 def _objectives(slo: Sequence[SloInForce]) -> list[Text]:
@@ -219,10 +235,11 @@ def _last(document: Triage, more: str = "") -> Text:
 
 
 def _clipped(said: str | Text, width: int, lines: int, left: int) -> Padding:
-    """A text of at most so many lines, cut with an ellipsis, and indented."""
+    """A text of at most so many lines, indented: the whole sentences that fit, or the first one with an ellipsis."""
     text = said if isinstance(said, Text) else Text(said)
-    room = max(width - left, 10) * lines
+    room = max(width - left, 10) * lines - 8 * (lines - 1)  # lines break at words, so each loses some columns
     wrapped = text.copy()
-    if len(text.plain) > room - 8 * (lines - 1):  # lines break at words, so each loses some columns
-        wrapped.truncate(room - 8 * (lines - 1), overflow="ellipsis")
+    if len(text.plain) > room:
+        ends = [end.start() + 1 for end in SENTENCE_END.finditer(text.plain, 0, room)]
+        wrapped.truncate(ends[-1] if ends else room, overflow="crop" if ends else "ellipsis")
     return Padding(wrapped, (0, 0, 0, left))

@@ -84,7 +84,7 @@ def test_a_terminal_without_the_letters_gets_others(monkeypatch: pytest.MonkeyPa
     written = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
     with pytest.raises(SystemExit) as stop:
-        main(["triage", str(FOLDER / "caching_off.kvcap")])
+        main(["triage", str(FOLDER / "caching_off.kvcap"), "--slo", "ttft=100ms"])
     sys.stdout.flush()
     assert stop.value.code == 1
     assert b"--enable-prefix-caching (now off)" in written.getvalue()

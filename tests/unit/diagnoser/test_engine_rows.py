@@ -14,6 +14,7 @@ from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.triage import engine_verdict
 from kvitals.rules.finding import Entity, Triage
+from tests.captures.looks import setup_of
 from tests.support.loops import for_each
 from tests.support.recordings import CAPTURES, judge, setup
 
@@ -69,10 +70,19 @@ def test_an_engine_that_nobody_can_judge_yet_is_not_healthy() -> None:
 
 
 def test_a_cause_that_made_nobody_wait_is_told_with_the_first_tokens_in_time() -> None:
-    document = _document(CAPTURES.parents[1] / "app" / "demo" / "caching_off.kvcap")
-    assert document.verdict == "Prefix caching is off, with at least 99 % of 191 first tokens in time in 60 s."
+    document = _document(CAPTURES / "incidents" / "replica_silent-1.kvcap")
+    assert document.verdict == "A process of the engine is stopped, with 96 of 96 first tokens in time in 38.6 s."
     slow = _document(CAPTURES.parents[1] / "app" / "demo" / "heavy_tenant.kvcap")
     assert slow.symptoms[0].severity == "page" and "in time" not in slow.verdict
+
+
+def test_a_cause_whose_harm_is_known_to_be_clear_is_a_note() -> None:
+    document = _document(CAPTURES.parents[1] / "app" / "demo" / "caching_off.kvcap")
+    assert document.verdict.startswith("No trouble found: at least 99 % of 191 first tokens in time in 60 s")
+    assert "PFX02" in {note.code for note in document.notes}
+    demo = CAPTURES.parents[1] / "app" / "demo" / "caching_off.kvcap"
+    late = judge(demo, setup_of(demo)).document  # under its own objective of 0.1 s
+    assert [cause.code for cause in late.causes] == ["PFX02"] and late.healthy is False
 
 
 def test_a_request_that_a_frontend_and_its_worker_count_is_counted_once() -> None:

@@ -232,15 +232,15 @@ class _Many:
 
 
 def test_of_many_engines_with_the_same_trouble_a_few_are_proven() -> None:
-    window, last = recorded(next(path for path in incidents() if path.stem == "caching_off"))
+    window, last = recorded(next(path for path in incidents() if path.stem == "heavy_tenant"))
     signals = remote(_Many(window, MAX_OF_A_RULE + 5), last)
     judge = Judge(KNOWLEDGE, signals)
     span = EvaluationSpan(last, 60.0, 90.0, cold=True)
     document = triage(judge, judge_with_past(judge, signals, span), span, DocumentSource("prometheus", "test"))
-    off = [cause for cause in document.causes if cause.code == "PFX02"]
-    assert len(off) == MAX_OF_A_RULE + 5
-    assert sum(bool(cause.evidence) for cause in off) == MAX_OF_A_RULE
-    assert all(cause.conclusion for cause in off)
+    full = [cause for cause in document.causes if cause.code == "KVC01"]
+    assert len(full) == MAX_OF_A_RULE + 5
+    assert sum(bool(cause.evidence) for cause in full) == MAX_OF_A_RULE
+    assert all(cause.conclusion for cause in full)
     assert document.coverage.unknown == len(document.unknown) + document.coverage.unknown_not_listed
     assert document.coverage.unknown_not_listed > 0
     assert len(document.unknown) <= MAX_UNKNOWN
