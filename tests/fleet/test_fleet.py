@@ -89,7 +89,7 @@ def test_a_fault_that_just_began_tells_since_when(agents: tuple[Fleet, Prometheu
 
 
 def test_without_agents_the_same_is_found_but_for_what_needs_one(engines: tuple[Fleet, Prometheus]) -> None:
-    result = judged(engines, SloTable(ttft_p99_seconds=0.5, itl_p99_seconds=0.5))
+    result = judged(engines, SloTable(ttft_p99_seconds=0.1, itl_p99_seconds=0.5))
     assert not result.survey.agents
     document, planted = result.document, engines[0].planted
     assert not document.coverage.crashed

@@ -47,7 +47,7 @@ INCIDENTS = (
     _plan("chat", "app/demo/heavy_tenant", "KVC01"),
     _plan("code", "app/demo/caching_off", "PFX02"),
     _plan("code", _RECORDED + "kv_full_long_answers-1", "KVC01", lap=SHORT_LAP_SECONDS),
-    _plan("search", _OTHERS + "sglang_working_set", "KVC06"),
+    _plan("search", _RECORDED + "prefill_saturated-1", "SCH05", lap=SHORT_LAP_SECONDS),
     _plan("search", _RECORDED + "sglang_slots-1", "SCH01", lap=SHORT_LAP_SECONDS),
     _plan("support", "app/demo/unique_prompts", "PFX10", "PFX11"),
     _plan("support", _RECORDED + "slots_long_answers-1", "SCH01", lap=SHORT_LAP_SECONDS),
