@@ -25,8 +25,8 @@ def test_triage_of_a_recording_is_that_of_the_terminal() -> None:
     assert "Noisy tenant evicts the prefixes of other tenants, with " in said
     assert "## 1. Noisy tenant evicts the prefixes of other tenants" in said
     assert "caused 94.5 % of" in said
-    for explained in ("PFX01", "KVC06"):
-        assert f"explains `{explained}`" in said, explained
+    assert "explains `PFX01`" in said
+    assert "`KVC06` **KV cache too small for the reused prefixes**" in said  # a note: no first token is late
     assert "`KVC05` **Eviction cascade in progress** on engine: cascade stage is 0, below 3" in said
     assert "recording `eviction_cascade.kvcap`" in said
 
