@@ -21,6 +21,7 @@ from selenium.webdriver.common.by import By
 
 from kvitals.app.page_settings import PageSettings
 from kvitals.rules.finding import LeverAdvice, LeverSetting
+from kvitals.ui.web import graphs
 from tests.browser.page import chromium, served, text_of, visit, wait_for, wait_until, wait_until_at_rest
 from tests.browser.test_instrument import CASCADE, luminance, range_shown
 from tests.browser.test_journeys import charts, click, go
@@ -41,6 +42,10 @@ OPEN = f"return [...document.querySelectorAll('details[open] summary')].some(e =
 STROKES = """
 return [...document.querySelectorAll('[class*=st-key-signal-] svg.marks')].map(s =>
   [...s.querySelectorAll('.mark-line path')].map(e => getComputedStyle(e).stroke))
+"""
+LANES = """
+return [...document.querySelectorAll('svg.marks')].filter(s => /\\d\\d:\\d\\d:\\d\\d/.test(s.textContent)).slice(0, 1)
+  .flatMap(s => [...s.querySelectorAll('.role-axis-label text')].map(e => e.textContent))
 """
 BACKGROUND = "return getComputedStyle(document.querySelector('.stApp')).backgroundColor"
 SLIDER_TEXT = """
@@ -167,7 +172,7 @@ def test_a_judgement_that_does_not_end_keeps_nobody_waiting(fleet: Gate, url: st
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_lines_of_every_engine_can_be_seen(api: Stub, url: str, driver: webdriver.Chrome, dark: bool) -> None:
     api.say(documents.unhealthy())
-    api.answers[QUERY] = _of_engines(ENGINES)
+    api.answers[QUERY] = _of_engines(len(graphs.SERIES))
     try:
         visit(driver, f"{url}/?source=agent&page=timeline", dark=dark)
         charts(driver, 4)
@@ -175,7 +180,7 @@ def test_the_lines_of_every_engine_can_be_seen(api: Stub, url: str, driver: webd
     finally:
         api.answers[QUERY] = NO_SERIES
     strokes = driver.execute_script(STROKES)
-    assert strokes and all(len(set(of)) == ENGINES for of in strokes), strokes
+    assert strokes and all(len(set(of)) == len(graphs.SERIES) for of in strokes), strokes
     back = luminance(driver.execute_script(BACKGROUND))
     for colour in {one for of in strokes for one in of}:
         line = luminance(colour)
@@ -197,10 +202,8 @@ def test_the_fleet_names_each_engine_in_its_lane(url: str, driver: webdriver.Chr
     visit(driver, f"{url}/?source=prometheus&page=fleet")
     wait_for(driver, "with any finding")
     charts(driver, 1)
-    names = driver.execute_script(
-        "return [...document.querySelectorAll('[class*=st-key-heat-map] svg.marks .role-axis-label text, "
-        "svg.marks .role-axis-label text')].map(e => e.textContent)"
-    )
+    wait_until(lambda: bool(driver.execute_script(LANES)), "the heat map is drawn")
+    names = driver.execute_script(LANES)
     links = driver.execute_script(
         "return [...document.querySelectorAll('.st-key-engine-links a')].map(e => e.innerText.split('\\n').pop())"
     )
@@ -264,7 +267,7 @@ def lever(setting: LeverSetting) -> LeverAdvice:
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_labels_of_a_slider_do_not_overlap(url: str, driver: webdriver.Chrome, width: int) -> None:
-    narrow = f"&from={CASCADE_BEGINS + 30:.0f}&to={CASCADE_BEGINS + 40:.0f}"
+    narrow = f"&from={CASCADE_BEGINS + 30:.0f}&to={CASCADE_BEGINS + 36:.0f}"
     for page, said in (("timeline", "Select a window"), ("cache", "Hit rate at other sizes"), ("what-if", "1,005")):
         visit(driver, f"{url}/?source={CASCADE}&page={page}{narrow}", width=width)
         wait_for(driver, said)
