@@ -215,11 +215,11 @@ def test_the_text_of_a_button_can_be_read(url: str, driver: webdriver.Chrome, da
         "const e = [...document.querySelectorAll('button')].find(b => b.innerText.includes('Size it'));"
         "const s = getComputedStyle(e); return [s.color, s.backgroundColor]"
     )
-    text, back = (_luminance(one) for one in driver.execute_script(colours))
+    text, back = (luminance(one) for one in driver.execute_script(colours))
     assert (max(text, back) + 0.05) / (min(text, back) + 0.05) >= 4.5
 
 
-def _luminance(colour: str) -> float:
+def luminance(colour: str) -> float:
     """Relative luminance of `rgb(r, g, b)`, by WCAG."""
     parts = [int(one) / 255 for one in colour[colour.index("(") + 1 : -1].split(",")[:3]]
     red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts)

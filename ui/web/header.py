@@ -49,19 +49,19 @@ def top(title: str, place: str, look: PageWindow | None, *, windowed: bool, may_
 
 
 def show_age(place: str) -> None:
-    """On a page that shows the present: that a live source has stopped, with its last verdict. Without it a page that
-    has nothing of the last minutes would look like one where nothing happened."""
+    """On a page that shows the present: that an agent has no new verdict. Without it a page that has nothing of the
+    last minutes would look like one where nothing happened."""
     with st.container():  # it comes and goes, and must not move the elements below
         try:
+            if source_registry.open_source(place).kind != "agent":
+                return
             triage = data.triage(place, None)
         except (UnansweredError, NotYetError):
             return
         age = time.time() - triage.window.end
-        if triage.source.kind in ("agent", "live") and age > OLD_SECONDS:
-            st.markdown(
-                f":material/history: **The agent stopped scraping {span(age)} ago.** Its last verdict: "
-                f"{literal(triage.verdict)}"
-            )
+        if age > OLD_SECONDS:
+            what = "The agent stopped scraping" if triage.source.kind in ("agent", "live") else "The agent's data ended"
+            st.markdown(f":material/history: **{what} {span(age)} ago.** Its last verdict: {literal(triage.verdict)}")
 
 
 def failure(told: Failure, *, key: str = "failure") -> None:

@@ -13,11 +13,12 @@ from kvitals.rules.finding import Triage, encode
 
 @dataclass
 class Stub:
-    """What the API says next. Change it while it runs."""
+    """What the API says next. Change it while it runs. `answers`: to paths that begin so, instead of `body`."""
 
     body: bytes = b""
     status: int = 200
     asked: list[str] = field(default_factory=list)
+    answers: dict[str, bytes] = field(default_factory=dict)
     url: str = ""
 
     def say(self, document: Triage) -> None:
@@ -34,11 +35,13 @@ def stub_api(document: Triage | None = None) -> Iterator[Stub]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             stub.asked.append(self.path)
-            self.send_response(stub.status)
+            own = next((body for path, body in stub.answers.items() if self.path.startswith(path)), None)
+            body = stub.body if own is None else own
+            self.send_response(stub.status if own is None else 200)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(stub.body)))
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(stub.body)
+            self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             pass
