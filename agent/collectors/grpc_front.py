@@ -8,9 +8,10 @@ out. A front accepts the connections, TLS included, and passes bytes to the core
 `ConnectionTable`, as those of every other listener: where there is no room, the connection that has been quiet for
 longest gives way. One connection costs three open files.
 
-The core keeps header blocks of any length and has one limit of calls for all clients. So the front follows the heads of
-the frames (`kvitals.agent.collectors.http2_framing`): it ends connections with header blocks or control frames beyond
-their limits, and shares the calls among the clients (`kvitals.agent.collectors.grpc_calls`).
+The core keeps header blocks of any length, ends at a path that is not UTF-8, and has one limit of calls for all. So the
+front follows the frames (`kvitals.agent.collectors.http2_framing`): it ends connections with header blocks,
+paths or control frames beyond their limits, and shares the calls among the clients
+(`kvitals.agent.collectors.grpc_calls`).
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ from kvitals.agent.collectors.http2_framing import (
     PREFACE,
     REFUSED_STREAM,
     RST_STREAM,
+    CallHeads,
     FrameBudget,
     FrameHead,
     Framing,
     FramingError,
+    cost_of,
     is_idle,
     reset,
 )
@@ -157,7 +160,8 @@ class _Connection(asyncio.Protocol):
         self.calls: dict[int, OpenCall] = {}
         self._latest = 0  # the highest stream so far
         self._budget = FrameBudget(self._active)
-        self._from_client = Framing(self._client_sent, PREFACE)
+        self._heads = CallHeads()
+        self._from_client = Framing(self._client_sent, PREFACE, self._head_sent)
         self._from_core = Framing(self._core_sent)
         self._owed: list[tuple[int, int]] = []  # streams to be ended, and the code for the client
         self._owed_since = 0.0
@@ -298,6 +302,10 @@ class _Connection(asyncio.Protocol):
             self._front.calls.end(self, frame.stream)
         elif frame.flags & END_STREAM and frame.kind in (DATA, HEADERS) and (call := self.calls.get(frame.stream)):
             call.is_whole = True
+
+    def _head_sent(self, block: bytes) -> None:
+        self._budget.spend(self._active, cost_of(block))
+        self._heads.check(block)
 
     def _core_sent(self, frame: FrameHead) -> None:
         if frame.kind == RST_STREAM or (frame.kind in (DATA, HEADERS) and frame.flags & END_STREAM):

@@ -30,6 +30,8 @@ from kvitals.config import Otlp
 log = Logger()
 
 RETRY_OPEN_SECONDS = 30.0
+WATCH_SECONDS = 1.0
+"""How often it is asked whether what listens still serves."""
 
 
 class Door(Protocol):
@@ -38,6 +40,10 @@ class Door(Protocol):
     @property
     def port(self) -> int:
         """The port that was taken, where 0 was asked for."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether its server still runs, once it is open."""
 
     async def open(self) -> None:
         """Listen. Raises OSError."""
@@ -106,9 +112,19 @@ class OtlpSense:
                 await door.close()
 
     async def _keep_open(self) -> None:
-        while self._shut:
-            await asyncio.sleep(RETRY_OPEN_SECONDS)
-            await self._try_doors()
+        """Try again to listen on what is shut, and listen anew where a server has ended by itself."""
+        tried = time.monotonic()
+        while True:
+            await asyncio.sleep(min(WATCH_SECONDS, RETRY_OPEN_SECONDS))
+            for name, door in self._doors.items():
+                if name not in self._shut and not door.serves:
+                    log.error("OTLP: the server ended unexpectedly and is started again", address=name)
+                    self._shut[name] = "its server ended unexpectedly"
+                    await door.close()
+                    tried = float("-inf")
+            if self._shut and time.monotonic() - tried >= RETRY_OPEN_SECONDS:
+                tried = time.monotonic()
+                await self._try_doors()
 
     async def _try_doors(self) -> None:
         for name in list(self._shut):

@@ -19,7 +19,13 @@ from kvitals.agent.collectors.otlp_wire import OtlpFormatError
 from kvitals.agent.connections import effective
 from kvitals.agent.inbound import server_tls
 from kvitals.agent.listeners import LISTENERS
+from kvitals.agent.logger import Logger
 from kvitals.config import Otlp
+
+log = Logger()
+
+MAIN_TASK = "_server_main_loop"
+"""What the library calls the task that accepts calls. Where it raises, the server has ended and does not say so."""
 
 MAX_ENDING_CALLS = 4 * MAX_CALLS
 """Calls of the library at one time, with those that gave way a moment ago."""
@@ -52,11 +58,17 @@ class GrpcDoor:
         self._front: Front | None = None
         self._folder: Path | None = None  # of the socket between the front and the server; only we may enter it
         self._port = 0
+        self._tasks: set[asyncio.Task[Any]] = set()  # the library's own, as long as it serves
 
     @property
     def port(self) -> int:
         """The port that was taken, where 0 was asked for."""
         return self._port
+
+    @property
+    def serves(self) -> bool:
+        """Whether its server still runs, once it is open. An exception within the library's main task ends it."""
+        return not any(task.done() for task in self._tasks)
 
     async def open(self) -> None:
         """Listen. Raises OSError where the address or the certificate is no good."""
@@ -82,7 +94,9 @@ class GrpcDoor:
         path = self._folder / "grpc"
         try:
             server.add_insecure_port(f"unix:{path}")
+            before = asyncio.all_tasks()
             await server.start()
+            self._tasks = {task for task in asyncio.all_tasks() - before if MAIN_TASK in _name(task)}
             self._server = server
             self._front = Front(effective(ROW), path, tls, lambda: self._intake.drop("busy"))
             self._port = await self._front.open(host or None, port)
@@ -97,8 +111,12 @@ class GrpcDoor:
         """Listen no more, and let calls end for a moment."""
         if self._front is not None:
             self._front.accept_no_more()
-        if self._server is not None:
+        if self._server is not None and self.serves:
             await self._server.stop(1)
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                log.error("OTLP over gRPC: the library's server ended", error=repr(error)[:200])
+        self._server, self._tasks = None, set()
         if self._front is not None:
             self._front.close()
         if self._folder is not None:
@@ -159,3 +177,7 @@ def _handler(service: str, answer: Any) -> Any:
     # On the wire one request is as a stream of one, which alone can be waited for with an end.
     method = grpc.stream_unary_rpc_method_handler(answer)
     return grpc.method_handlers_generic_handler(service, {"Export": method})
+
+
+def _name(task: asyncio.Task[Any]) -> str:
+    return str(getattr(task.get_coro(), "__qualname__", ""))

@@ -73,6 +73,11 @@ class HttpDoor:
             await self._runner.cleanup()
 
     @property
+    def serves(self) -> bool:
+        """Whether its server still runs, once it is open."""
+        return self._site is not None and self._site.is_serving
+
+    @property
     def port(self) -> int:
         """The port that was taken, where 0 was asked for."""
         assert self._site is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 import time
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ import grpc
 import pytest
 from otlp_stage import EXPORT, GRPC, call, good, listening, taken
 
-from kvitals.agent.collectors import grpc_front, http2_framing
+from kvitals.agent.collectors import grpc_front, http2_framing, otlp
 from kvitals.agent.collectors.http2_framing import (
     CONTINUATION,
     DATA,
@@ -21,12 +22,16 @@ from kvitals.agent.collectors.http2_framing import (
     FRAMES_AT_ONCE,
     HEADERS,
     MAX_HEADER_BYTES,
+    PADDED,
     PREFACE,
+    CallHeads,
     FrameBudget,
     FrameHead,
     Framing,
     FramingError,
+    cost_of,
 )
+from kvitals.agent.collectors.http2_framing import PRIORITY as WITH_PRIORITY
 from kvitals.agent.listeners import LISTENERS
 
 SETTINGS, PING, PRIORITY, WINDOW_UPDATE, UNKNOWN = 4, 6, 2, 8, 0xFA
@@ -194,3 +199,61 @@ async def test_calls_of_a_connection_within_a_frame_give_way() -> None:
             await call(sense, good())
         for _, writer in held:
             writer.close()
+
+
+def call_head(path: bytes) -> bytes:
+    return HEAD.replace(literal(b":path", EXPORT.encode()), literal(b":path", path))
+
+
+@pytest.mark.parametrize("path", [b"/\x80", b"/x/" + b"\x80\xff" * 60, b"/a\0b", b"/caf\xc3\xa9", b"/a\nb"])
+async def test_a_path_that_the_library_cannot_read_ends_its_connection_alone(path: bytes) -> None:
+    """Such a path ended the library's server for good, without a token."""
+    async with listening() as sense:
+        assert await ends(sense.ports[GRPC], frame(HEADERS, END_HEADERS | END_STREAM, 1, call_head(path)))
+        await call(sense, good())
+        parts, _ = taken(sense)
+        assert len(parts) == 1
+
+
+def test_a_head_is_read_whatever_frames_it_comes_in() -> None:
+    read: list[bytes] = []
+    block = call_head(b"/whole")
+    padded = frame(HEADERS, PADDED | WITH_PRIORITY, 1, b"\3" + bytes(5) + block[:20] + bytes(3))
+    sent = BEGIN + padded + frame(CONTINUATION, END_HEADERS, 1, block[20:]) + frame(DATA, 1, 1, b"z")
+    sent += frame(HEADERS, END_HEADERS, 3, block)
+    for size in (1, 3, 50, len(sent)):
+        read.clear()
+        framing = Framing(lambda _: None, PREFACE, read.append)
+        for at in range(0, len(sent), size):
+            framing.feed(sent[at : at + size])
+        assert read == [block, block]
+
+
+@pytest.mark.parametrize("block", [b"\xff" * 40, b"\x00\x7f\xff", b"\xbf", b"\x82" * 1500])
+def test_a_head_that_cannot_be_unpacked_is_refused(block: bytes) -> None:
+    with pytest.raises(FramingError):
+        CallHeads().check(block)
+
+
+def test_the_largest_heads_cost_a_client_its_budget() -> None:
+    """What they cost the loop is bounded so: two of them a second."""
+    budget, block = FrameBudget(0.0), bytes(MAX_HEADER_BYTES)
+    budget.spend(0.0, cost_of(block))
+    with pytest.raises(FramingError):
+        budget.spend(0.0, cost_of(block))
+    assert cost_of(HEAD) == 0
+
+
+async def test_a_server_that_ends_by_itself_is_reported_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CallHeads, "check", lambda self, block: None)  # so that the path reaches the library
+    monkeypatch.setattr(otlp, "WATCH_SECONDS", 0.05)
+    async with listening() as sense:
+        await call(sense, good())
+        await ends(sense.ports[GRPC], frame(HEADERS, END_HEADERS | END_STREAM, 1, call_head(b"/\x80")))
+        async with asyncio.timeout(10):
+            while True:
+                with contextlib.suppress(grpc.aio.AioRpcError, KeyError):
+                    await call(sense, good())
+                    break
+                await asyncio.sleep(0.05)
+        assert len(taken(sense)[0]) == 2
