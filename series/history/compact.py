@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from kvitals.series.bucket_bound import bucket_bound
-from kvitals.series.history import blocks, wal, wal_codec
+from kvitals.series.history import blocks, schema, wal, wal_codec
 from kvitals.series.history.blocks import MAX_COLUMNS, SeriesChunk
+from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.schema import transaction
 from kvitals.series.history.wal_codec import ChangeColumns, Ids
 from kvitals.series.types import is_stale
@@ -73,8 +74,15 @@ def _by_name(connection: sqlite3.Connection, series: Ids) -> dict[int, Ids]:
     for number in series.tolist():
         row = connection.execute("SELECT name, labels FROM series WHERE id = ?", (number,)).fetchone()
         if row is not None:
-            labels = json.loads(row[1])
-            bound = bucket_bound(labels.pop("le", ""))
-            place = json.dumps(labels), math.inf if bound is None else bound
-            found.setdefault(row[0], []).append((place, number))
+            found.setdefault(row[0], []).append((_place(row[1]), number))
     return {name: np.array([n for _, n in sorted(some)], dtype=np.uint32) for name, some in sorted(found.items())}
+
+
+def _place(text: str) -> tuple[str, float]:
+    """By what the series of a name are sorted. Values stay where the labels are damaged."""
+    try:
+        labels = schema.labels_of(text)
+    except DamagedError:
+        return text, math.inf
+    bound = bucket_bound(labels.pop("le", ""))
+    return json.dumps(labels), math.inf if bound is None else bound

@@ -23,7 +23,7 @@ import numpy as np
 from kvitals.series.history import blocks as segments
 from kvitals.series.history.blocks import MAX_COLUMNS, Segment, SeriesChunk
 from kvitals.series.history.codec import Ints
-from kvitals.series.history.schema import transaction
+from kvitals.series.history.schema import labels_of, transaction
 from kvitals.series.history.wal_codec import Ids
 from kvitals.series.types import STALE, Bools, Floats, is_stale
 
@@ -205,12 +205,13 @@ def _seen(name: int, series: Ids, values: Floats) -> Iterator[SeriesChunk]:
 
 
 def _renamed(connection: sqlite3.Connection, name: str, series: Ids) -> tuple[int, Ids]:
-    """The ids of a name and of the same series under it."""
+    """The ids of a name and of the same series under it. Raises DamagedError."""
     connection.execute("INSERT OR IGNORE INTO names (name) VALUES (?)", (name,))
     (number,) = connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
     found = []
     for one in series.tolist():
         labels, last = connection.execute("SELECT labels, last_ms FROM series WHERE id = ?", (one,)).fetchone()
+        labels_of(labels)
         key = (number, labels)
         connection.execute("INSERT OR IGNORE INTO series (name, labels, last_ms) VALUES (?, ?, ?)", (*key, last))
         found.append(connection.execute("SELECT id FROM series WHERE name = ? AND labels = ?", key).fetchone()[0])

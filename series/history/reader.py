@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from kvitals.series.history import schema, wal
+from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.select import Looking
 from kvitals.series.history.wal_codec import Ids
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
@@ -166,8 +166,11 @@ class HistoryReader:
         known = self._series.setdefault(number, _Known())
         rows = connection.execute("SELECT id, labels FROM series WHERE name = ? AND id > ?", (number, known.last))
         for one, text in rows.fetchall():
-            known.labels[one] = Labels({**json.loads(text), METRIC_NAME: name})
             known.last = max(known.last, one)
+            try:
+                known.labels[one] = Labels({**schema.labels_of(text), METRIC_NAME: name})
+            except DamagedError:
+                self.damaged += 1
         return known.labels
 
     def _labels(self, wanted: Mapping[int, Ids]) -> dict[int, Labels]:

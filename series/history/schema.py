@@ -27,7 +27,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from kvitals.series.files import FileRefusedError, refuse_irregular
+from kvitals.series.history.codec import DamagedError
 
 VERSION = 1
 FILE = "history.db"
@@ -184,7 +187,23 @@ def size_of(path: Path) -> int:
 
 
 def _connected(uri: str) -> sqlite3.Connection:
-    return sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.text_factory = _text
+    return connection
+
+
+def _text(raw: bytes) -> str:
+    """A damaged text is read, so that the other rows are: `labels_of` refuses it."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def labels_of(text: str) -> dict[str, str]:
+    """The labels of a series without its name. Raises DamagedError."""
+    try:
+        text.encode()
+        return msgspec.json.decode(text, type=dict[str, str])
+    except (UnicodeEncodeError, msgspec.DecodeError) as error:
+        raise DamagedError("the labels of a series cannot be read") from error
 
 
 def _checked(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:

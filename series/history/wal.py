@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvitals.series.history import event_log, wal_codec
-from kvitals.series.history.codec import Ints
+from kvitals.series.history.codec import DamagedError, Ints
 from kvitals.series.history.new_rows import GroupRows, Tick
 from kvitals.series.history.schema import SEGMENT_BITS, transaction
 from kvitals.series.history.wal_codec import Ids, RowChanges
@@ -221,12 +222,18 @@ def read(connection: sqlite3.Connection, generation: int, until: int = 1 << 62) 
 
 
 def span(connection: sqlite3.Connection) -> tuple[int, int] | None:
-    """The times of the first row and of the last tick in the log, in milliseconds."""
-    first = connection.execute("SELECT data FROM ticks ORDER BY seq LIMIT 1").fetchone()
-    (last,) = connection.execute("SELECT max(t_ms) FROM ticks").fetchone()
-    if first is None:
+    """The times of the first row and of the last tick in the log, in milliseconds.
+
+    After the clock was set back, a later generation begins before an earlier one.
+    """
+    first: list[int] = []
+    for generation in generations(connection):
+        with contextlib.suppress(DamagedError):
+            first.append(wal_codec.first_time(next(read(connection, generation))))
+    if not first:
         return None
-    return wal_codec.first_time(first[0]), int(last)
+    (last,) = connection.execute("SELECT max(t_ms) FROM ticks").fetchone()
+    return min(first), int(last)
 
 
 def label_text(labels: Labels) -> str:

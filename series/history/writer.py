@@ -13,7 +13,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -36,6 +36,9 @@ MAX_WAITING = 24
 """Ticks. With more the disk is too slow, and new ones are dropped."""
 SET_ASIDE = 2
 """Damaged files that are kept."""
+ODD_FAILURES, ODD_SECONDS = 3, 600.0
+"""After so many failures of no known kind within so many seconds the file's content is taken for damaged."""
+
 STEADY_SECONDS = 3600.0
 """What is old is believed of a clock that was not set for so long."""
 
@@ -90,6 +93,7 @@ class History:
         self._file: _File | None = None
         self._lock: int | None = None
         self._clock = _Clock()
+        self._odd: deque[float] = deque(maxlen=ODD_FAILURES)
         self._tried = 0.0
         self._chores = 0.0
         self._room = True
@@ -156,7 +160,12 @@ class History:
                 self._failed(schema.failure(error, self.path))
         except Exception as error:
             # Whatever it is, it is history's: the agent goes on, and so does history with the next tick.
-            self._failed(HistoryError("internal", f"history failed: {type(error).__name__}: {error}"))
+            self._odd.append(time.monotonic())
+            if len(self._odd) == ODD_FAILURES and self._odd[-1] - self._odd[0] < ODD_SECONDS:
+                self._odd.clear()
+                self._set_aside(f"{type(error).__name__}: {error}")
+            else:
+                self._failed(HistoryError("internal", f"history failed: {type(error).__name__}: {error}"))
         else:
             return True
         return False

@@ -260,6 +260,20 @@ def test_the_clock_is_set_far_back_and_right_again(tmp_path: Path) -> None:
     until(lambda: made.status.committed == START + 25, "not written")
     made.close()
     assert values(tmp_path, 0.0) == {t: t for t in (100.0, 105.0, START, START + 5, START + 20, START + 25)}
+    assert HistoryReader(tmp_path / FILE).span() == (100.0, START + 25)
+
+
+def test_a_restart_with_an_earlier_clock_is_within_the_span(tmp_path: Path) -> None:
+    """Whoever exports, or shows a history, asks for its span first."""
+    for start in (START, START - 7200.0, START - 20.0):
+        made = history(tmp_path)
+        for n in range(3):
+            written(made, one(start + n * STEP, 1.0))
+        made.close()
+        assert HistoryReader(tmp_path / FILE).span() == (
+            min(start, START - 7200.0 if start < START else START),
+            START + 10,
+        )
 
 
 def test_a_clock_that_was_just_set_makes_nothing_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,3 +374,51 @@ def test_a_query_that_reads_too_much_is_refused(tmp_path: Path) -> None:
 def test_there_is_no_history_yet(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="kvitals run"):
         HistoryReader(tmp_path / FILE).select(EVERYTHING, 0, 1)
+
+
+def test_a_series_with_damaged_labels_is_left_out_and_counted(tmp_path: Path) -> None:
+    """One flipped byte in the labels of one series stopped every question about the whole history."""
+    made = history(tmp_path)
+    for n in range(3):
+        written(made, one(START + n * STEP, float(n)))
+    made.close()
+    connection = schema.open_for_writing(tmp_path / FILE)
+    (labels,) = connection.execute("SELECT labels FROM series").fetchone()
+    for number, damaged in enumerate((labels.encode()[:-3] + b'\xfa"}', b"{", b"[1]", b'{"a": 1}')):
+        connection.execute(
+            "INSERT INTO series (name, labels, last_ms) VALUES (1, CAST(? AS TEXT), ?)", (damaged, number)
+        )
+    connection.execute("UPDATE series SET labels = CAST(? AS TEXT) WHERE id = 2", (b'{"node":"v\xfa"}',))
+    connection.close()
+    reader = HistoryReader(tmp_path / FILE)
+    (frame,) = reader.select(EVERYTHING, 0.0, 1e10)
+    assert len(frame.labels) == 1 and reader.damaged == 4
+    connection = schema.open_for_writing(tmp_path / FILE)
+    log, sealer = wal.Log(connection), compact.Sealer(connection)
+    while sealer.step(log.generation + 1):
+        pass
+    connection.close()
+    (frame,) = HistoryReader(tmp_path / FILE).select(EVERYTHING, 0.0, 1e10)
+    assert len(frame.times) == 3
+
+
+def test_a_file_on_which_chores_fail_again_and_again_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: compact.Sealer, writing: int) -> bool:
+        raise ValueError("no such thing")
+
+    step = compact.Sealer.step
+    monkeypatch.setattr(compact.Sealer, "step", fails)
+    said: list[str] = []
+    made = history(tmp_path)
+    monkeypatch.setattr(made, "_tell", said.append)
+    for n in range(store.ODD_FAILURES):
+        made.offer(one(START + n * STEP, float(n)))
+        until(lambda n=n: made.status.state == "failed" or made.status.set_aside, f"{n} did not fail")
+    until(lambda: made.status.set_aside, "not set aside")
+    monkeypatch.setattr(compact.Sealer, "step", step)
+    written(made, one(START + 100.0, 1.0))
+    made.close()
+    assert values(tmp_path) == {START + 100.0: 1.0}
+    assert [line for line in said if "no such thing" in line and line.endswith("a new one is started")], said
