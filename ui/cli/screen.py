@@ -6,6 +6,7 @@ at 80 columns for one entity; `kvitals.ui.cli.render` has all the rest (`-v`, `-
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -37,6 +38,9 @@ themselves, and explain what a reader sees elsewhere."""
 PRINTED = ((2, 2, 3, PROOFS), (2, 2, 0, PROOFS), (2, 1, 0, PROOFS), (1, 1, 0, PROOFS), (1, 1, 0, 1), (1, 1, 0, 0))
 """How many levers without and with a restart, notes and rows of proof are printed: the first of these that fits. One
 lever of each kind always is: without the second, a reader would not know that there is a remedy."""
+
+
+_SENTENCE_END = re.compile(r"(?<=[.?!])\s+(?=[A-Z`])")
 
 
 def show(document: Triage, console: Console) -> None:
@@ -113,7 +117,7 @@ def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, widt
         several = "; ".join(f"{one.code} {one.title} ({one.entity.title})" for one in others)
         parts.append(_clipped(f"Also: {several}", width, OTHERS_LINES, 0))
     for note in [one for one in document.notes if one.code.startswith(EVENTS)][:notes]:
-        parts.append(_clipped(f"Noted: {note.code} ({note.entity.title}) {note.conclusion}", width, 1, 0))
+        parts.append(_clipped(_note_line(note, width), width, 1, 0))
     if document.muted:
         muted = "; ".join(f"{one.code} {one.title} ({one.muted})" for one in document.muted)
         parts.append(_clipped(f"Muted: {muted}", width, 1, 0))
@@ -213,6 +217,18 @@ def _last(document: Triage, more: str = "") -> Text:
     coverage = document.coverage
     engines = names([engine["engine"] for engine in coverage.engines]) or "no engine seen"
     return Text(f"{coverage.short_summary}{more} · {engines}", style="dim")
+
+
+def _note_line(note: Finding, width: int) -> str:
+    """A note with the whole sentences of its conclusion that fit on a line, or with its title where not even one fits:
+    a sentence that ends in "…" loses its sense.
+    """
+    line = head = f"Noted: {note.code} ({note.entity.title})"
+    for sentence in _SENTENCE_END.split(note.conclusion):
+        if len(line) + 1 + len(sentence) > width:
+            break
+        line = f"{line} {sentence}"
+    return line if line != head else f"Noted: {note.code} {note.title} ({note.entity.title})"
 
 
 def _clipped(said: str | Text, width: int, lines: int, left: int) -> Padding:

@@ -23,10 +23,10 @@ _BINDS = {
     "kv": "KV blocks",
     "slots": "slots",
     "token_budget": "the token budget of a step",
-    "deferral": "adapters, or KV on its way",
+    "deferral": "adapters, or KV in transfer",
     "room": "slots or KV blocks",
-    "arrival": "nothing: the engine keeps up with the load",
-    "unknown": "not told",
+    "arrival": "no constraint (the engine keeps up with the load)",
+    "unknown": "unknown",
 }
 
 
