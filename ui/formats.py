@@ -14,7 +14,7 @@ PHASE_STYLES = {
     "decode": "green",
     "unattributed": "dim",
 }
-TIME_WORDS = {"ttft": "to the first token", "e2e": "from end to end"}
+TIME_WORDS = {"ttft": "TTFT", "e2e": "end-to-end time"}
 GROUP_WORDS = {
     "tenant": "tenant",
     "prompt_tokens": "prompt length",

@@ -61,7 +61,7 @@ IN_WORDS = {
     "gateway": "time outside the engine",
     "kv_wait": "waiting for KV",
     "transfer": "KV transfer",
-    UNATTRIBUTED: "not accounted for",
+    UNATTRIBUTED: "time in no reported phase",
 }
 
 
@@ -402,19 +402,20 @@ def prompt_class(tokens: int | None) -> str:
 
 
 def _sentence(report: TailReport) -> str:
-    what = "to the first token" if report.of == "ttft" else "from end to end"
     if report.why_unknown or report.tail_mean is None or report.bulk_mean is None:
-        return f"What makes requests slow {what} is unknown: {report.why_unknown}."
+        name = "TTFT" if report.of == "ttft" else "end-to-end time"
+        return f"The cause of slow {name} is unknown: {report.why_unknown}."
+    what = "to the first token" if report.of == "ttft" else "from end to end"
     words = [
         f"The slowest {report.tail} of {report.requests} requests took {_words(report.tail_mean)} {what} on average,"
-        f" {_words(report.tail_mean - report.bulk_mean)} more than the faster half;"
+        f" {_words(report.tail_mean - report.bulk_mean)} more than the faster half."
     ]
     told = [p for p in report.phases[:-1] if p.share is not None and p.share >= MENTIONED][:3]
     rest = report.phases[-1]
     if _share(rest) >= MENTIONED or not told:
         told.append(rest)
     first, *others = [f"{_percent(_share(p))}{{}} {IN_WORDS.get(p.name, p.name)}" for p in told]
-    words.append(", ".join((first.format(" of that is"), *(one.format("") for one in others))) + ".")
+    words.append(", ".join((first.format(" of the difference is"), *(one.format("") for one in others))) + ".")
     if report.queue_has_transfer and told[0].name == "queue":
         words.append("The queue phase may include KV transfer.")
     words += _who(report)
@@ -446,7 +447,7 @@ def _who(report: TailReport) -> Iterable[str]:
             "cached": f"requests with {value.value} of the prompt cached",
         }
         expected = _percent(value.share / value.lift)
-        yield f"{_percent(value.share)} of them are {names[group]}, as are {expected} of all."
+        yield f"{_percent(value.share)} of them are {names[group]}, compared with {expected} of all requests."
 
 
 def _words(seconds: float) -> str:

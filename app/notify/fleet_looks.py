@@ -87,7 +87,7 @@ class FleetLooks(Generic[T]):
         waiting = [one for one in self._looks if not one.begun and not one.answer.done()]
         for old in waiting[: max(0, len(waiting) + 1 - MAX_WAITING)]:
             self._looks.remove(old)
-            old.answer.set_exception(TooManyLooksError("too many diagnoses wait, and later ones come first"))
+            old.answer.set_exception(TooManyLooksError("too many diagnoses are waiting; newer ones are done first"))
             old.answer.exception()  # nobody may wait any more
         self._looks.append(look)
         self._begin()

@@ -94,7 +94,7 @@ class MessageIntake:
         except IncomingError as error:
             return _answer(400, str(error))
         except SpoolError as error:
-            return _answer(503, f"not taken, try again: {error}")
+            return _answer(503, f"not accepted, try again: {error}")
         finally:
             self._under_way -= Counter({sender: 1})  # none left is no entry
         return _answer(200, "")
@@ -120,7 +120,7 @@ class MessageIntake:
         if self._under_way.total() >= MAX_AT_ONCE or self._under_way[sender] >= MAX_AT_ONCE_OF_SENDER:
             return _answer(503, f"{self._under_way.total()} messages are arriving: try again")
         if not self._shares.take(sender):
-            return _answer(503, "this sender sends more messages a second than its share: try again")
+            return _answer(503, "this sender exceeds its share of messages per second: try again")
         return None
 
     def _may_send(self, request: web.Request) -> bool:

@@ -82,7 +82,10 @@ def _open_question(found: Diagnosis) -> list[str]:
     """What a lead leaves open: the cause, and which causes of it could not be judged."""
     if not found.partial or found.lead is None:
         return [*found.not_judged]
-    return [f"the cause: {found.lead.code} states what is so, not why; kvitals diagnoses again", *found.not_judged]
+    return [
+        f"the cause: {found.lead.code} states a condition, not its cause; kvitals diagnoses again",
+        *found.not_judged,
+    ]
 
 
 def resolved_notice(incident: OpenIncident, at: float, links: list[Link]) -> Notice:

@@ -58,7 +58,7 @@ def _webhook(target: WebhookTarget, notice: Notice) -> JsonPost:
 def _slack(target: SlackTarget, notice: Notice) -> JsonPost:
     url = secret(target.url_file)
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise SecretError(f"{target.url_file} holds no URL of a webhook")
+        raise SecretError(f"{target.url_file} contains no webhook URL")
     message = {"text": slack.text(headline(notice), 300), "mrkdwn": False, "blocks": _blocks(notice)}
     return JsonPost(url, msgspec.json.encode(message))
 

@@ -134,7 +134,7 @@ class Sender:
         if answer.hopeless or now - delivery.created >= self._give_up:
             await self._in_thread(lambda: self._spool.bury(delivery, answer.said, now))
             self.counts["dead"] += 1
-            _log.error("a message is given up: see the dead-letter file", target=self._name, why=answer.said)
+            _log.error("a message was not delivered: see the dead-letter file", target=self._name, why=answer.said)
             return True
         if delivery.attempts == 0:
             _log.warning("the target did not accept a message; kvitals tries again", target=self._name, why=answer.said)

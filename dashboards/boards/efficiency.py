@@ -126,7 +126,7 @@ _KNEE = BoardRow(
             note="The last 10 minutes divided by the 20 before. Past the knee, load grows but throughput does not.",
         ),
         LinePanel(
-            title="Little's law: running and accounted requests",
+            title="Little's law: counted and calculated requests",
             question="Does the engine run requests that it does not count?",
             lines=(
                 engine_signal("measured_concurrency", "{{engine}} counted"),

@@ -19,14 +19,14 @@ FILE = "metrics-reference.md"
 _INTRO = """\
 # Metrics
 
-Two kinds of series. A **family** (`kvitals_...`) is what an engine, an exporter or the agent itself told, under one
-name whoever told it: the agent's `/metrics` has them, and so have recordings and history. A **signal** (`kvitals:...`)
-is one number per entity, computed of families by PromQL: what rules compare and boards draw, and in Prometheus a
-recording rule.
+There are two kinds of series. A **family** (`kvitals_...`) has the numbers that an engine, an exporter or the agent
+reports, under one name for all programs. The agent's `/metrics`, recordings and history have the families.
+A **signal** (`kvitals:...`) is one number per entity that PromQL computes from families. Rules compare signals and
+boards draw them; in Prometheus a signal is a recording rule.
 
-Counters only grow, histograms keep the engine's own bucket bounds, and every series has the labels of its entity
-(`cluster`, `node`, `pool`, `engine`, `model`, `role`, `hardware`, where they are known) besides those named here. A
-signal whose least number of samples is not there is absent, which is not zero.
+Counters only grow, and histograms keep the engine's own bucket bounds. Every series has the labels in its row, and the
+known labels of its entity (`cluster`, `node`, `pool`, `engine`, `model`, `role`, `hardware`). A signal with fewer
+samples than its minimum is absent; absent does not mean zero.
 
 """
 
@@ -71,12 +71,12 @@ def _subject(path: Path, knowledge: Knowledge) -> Iterator[str]:
     families = [(name, knowledge.families[name]) for name in data.get("families") or {}]
     if families:
         rows = (_family(name, family) for name, family in families)
-        yield from table(("family", "type, unit", "labels", "what it is", "told by"), rows)
+        yield from table(("family", "type, unit", "labels", "meaning", "reported by"), rows)
         yield ""
     signals = [(name, knowledge.signals[name]) for name in data.get("signals") or {}]
     if signals:
         rows = (_signal(name, signal) for name, signal in signals)
-        yield from table(("signal", "unit", "of each", "what it is", "from"), rows)
+        yield from table(("signal", "unit", "one per", "meaning", "minimum samples"), rows)
         yield ""
 
 

@@ -40,7 +40,7 @@ PAGES = {
     "Tenants": "No tenant is known",
     "Cache": "No engine has reported its blocks",
     "Requests": "No requests are known",
-    "Fleet": "to be paged for",
+    "Fleet": "with severity page",
     "Rules": "What it sees",
     "Sources": "Incidents that ship",
 }

@@ -161,7 +161,7 @@ def _engine(engine: Mapping[str, Any], console: Console) -> None:
         Text(f"{plain(engine['engine'])}  ", style="bold")
         + Text(
             f"observed {_percent(observed)} of lookups · confidence {_percent(confidence)} · {looks:,} lookups"
-            + (f", {untold:,} requests not told" if untold else ""),
+            + (f", {untold:,} requests without a known lookup" if untold else ""),
             style="dim" if observed is not None and observed > 0.9 and confidence == 1 else "yellow",
         )
     )

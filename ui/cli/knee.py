@@ -50,10 +50,10 @@ _BINDS = {
     "kv": "KV blocks",
     "slots": "slots",
     "token_budget": "the token budget of a step",
-    "deferral": "deferred (adapters, KV on its way)",
-    "room": "slots or KV blocks, which one is unknown",
-    "arrival": "nothing: the engine keeps up with the load",
-    "unknown": "not told",
+    "deferral": "deferred requests (adapters, KV in transfer)",
+    "room": "slots or KV blocks (unknown which)",
+    "arrival": "no constraint (the engine keeps up with the load)",
+    "unknown": "unknown",
 }
 
 
@@ -232,7 +232,7 @@ def sentences(point: OperatingPoint, bound: Binding | None) -> Iterator[str]:
         shares = sorted(((share, name) for name, share in bound.known_shares.items() if share >= 0.005), reverse=True)
         told = ", ".join(f"{_BINDS[name]} {share:.0%}" for share, name in shares) or "not known"
         known = 1.0 - bound.shares.get(UNKNOWN, 0.0)
-        of = f", as share of the {known:.0%} of that time that is known" if shares and known < 0.995 else ""
+        of = f" (known for {known:.0%} of that time; shares of the known time)" if shares and known < 0.995 else ""
         yield f"Binding constraints in the last {render(bound.seconds, 'seconds')}{of}: {told}."
 
 

@@ -39,8 +39,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "lint",
         description="Checks Grafana boards and Prometheus rules that read LLM engines: names that the engine in use"
-        " does not have, counters and gauges taken for one another, averages of the whole life, quantiles of nothing,"
-        " limits that are never reached, and more.",
+        " does not have, counters used as gauges and gauges as counters, averages since the start,"
+        " quantiles that select nothing, limits that are never reached, and more.",
         epilog="exit codes: 0 no defect, 1 a defect, 2 bad use, 3 no defect found but not everything could be read",
     )
     parser.add_argument(

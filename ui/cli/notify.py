@@ -113,7 +113,7 @@ def notify_summary(table: NotifyTable) -> str:
     for name, target in table.targets:
         where = f" ({target.url})" if isinstance(target, WebhookTarget | AlertmanagerTarget) else ""
         shown.append(f"{name}{where}: {', '.join(target.severities)}")
-    return f"tells {'; '.join(shown)}. Messages that cannot be sent are in {directory(table) / DEAD}"
+    return f"sends to {'; '.join(shown)}. Messages that cannot be sent are in {directory(table) / DEAD}"
 
 
 async def _healthy(_: web.Request) -> web.Response:

@@ -35,7 +35,7 @@ EVENTS = "ENG"
 """The group of rules whose notes are printed: a restart, rejected clients, a silent replica. These are no trouble by
 themselves, and explain what a reader sees elsewhere."""
 
-SENTENCE_END = re.compile(r"[.] (?=[A-Z])")
+SENTENCE_END = re.compile(r"(?<=[.]) (?=[A-Z])")
 
 NOTE_LINES = {"cause": 2}
 """Of one note, by its kind; an event has one."""
@@ -119,11 +119,8 @@ def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, widt
         several = "; ".join(f"{one.code} {one.title} ({one.entity.title})" for one in others)
         parts.append(_clipped(f"Also: {several}", width, OTHERS_LINES, 0))
     for note in _printed_notes(document)[:notes]:
-        parts.append(
-            _clipped(
-                f"Noted: {note.code} ({note.entity.title}) {note.conclusion}", width, NOTE_LINES.get(note.kind, 1), 0
-            )
-        )
+        lines = NOTE_LINES.get(note.kind, 1)
+        parts.append(_clipped(_note_line(note, _room(width, lines)), width, lines, 0))
     if document.muted:
         muted = "; ".join(f"{one.code} {one.title} ({one.muted})" for one in document.muted)
         parts.append(_clipped(f"Muted: {muted}", width, 1, 0))
@@ -234,12 +231,29 @@ def _last(document: Triage, more: str = "") -> Text:
     return Text(f"{coverage.short_summary}{more} · {engines}", style="dim")
 
 
+def _note_line(note: Finding, width: int) -> str:
+    """A note with the whole sentences of its conclusion that fit on a line, or with its title where not even one fits:
+    a sentence that ends in "…" loses its sense.
+    """
+    line = head = f"Noted: {note.code} ({note.entity.title})"
+    for sentence in SENTENCE_END.split(note.conclusion):
+        if len(line) + 1 + len(sentence) > width:
+            break
+        line = f"{line} {sentence}"
+    return line if line != head else f"Noted: {note.code} {note.title} ({note.entity.title})"
+
+
+def _room(width: int, lines: int) -> int:
+    """Characters that fit on so many lines: lines break at words, so each loses some columns."""
+    return width * lines - 8 * (lines - 1)
+
+
 def _clipped(said: str | Text, width: int, lines: int, left: int) -> Padding:
     """A text of at most so many lines, indented: the whole sentences that fit, or the first one with an ellipsis."""
     text = said if isinstance(said, Text) else Text(said)
-    room = max(width - left, 10) * lines - 8 * (lines - 1)  # lines break at words, so each loses some columns
+    room = _room(max(width - left, 10), lines)
     wrapped = text.copy()
     if len(text.plain) > room:
-        ends = [end.start() + 1 for end in SENTENCE_END.finditer(text.plain, 0, room)]
+        ends = [end.start() for end in SENTENCE_END.finditer(text.plain, 0, room)]
         wrapped.truncate(ends[-1] if ends else room, overflow="crop" if ends else "ellipsis")
     return Padding(wrapped, (0, 0, 0, left))

@@ -134,15 +134,17 @@ def _add_known(group: Any) -> None:
         help="memory for activations on all GPUs, as the engine reports it (0, the bound)",
     )
     group.add_argument(
-        "--max-num-batched-tokens", metavar="N", help="tokens of a step, for the estimate (as vLLM chooses for the GPU)"
+        "--max-num-batched-tokens",
+        metavar="N",
+        help="tokens of a step, for the estimate (default: vLLM's choice for the GPU)",
     )
     group.add_argument(
-        "--max-num-seqs", metavar="N", help="requests of a step, for the estimate (as vLLM chooses for the GPU)"
+        "--max-num-seqs", metavar="N", help="requests of a step, for the estimate (default: vLLM's choice for the GPU)"
     )
     group.add_argument(
         "--gpu-memory-utilization", metavar="SHARE", help=f"share of GPU memory, for the estimate ({UTILIZATION:g})"
     )
-    group.add_argument("--front-end", default="0", metavar="TIME", help="time that TTFT spends before the engine (0)")
+    group.add_argument("--front-end", default="0", metavar="TIME", help="part of TTFT before the engine (0)")
     group.add_argument("--network", metavar="GB/S", help=f"between prefill and decode ({NETWORK / 1e9:g})")
     group.add_argument(
         "--safety",

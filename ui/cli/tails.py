@@ -40,7 +40,7 @@ def lines(report: TailReport, names: Mapping[str, str], columns: int = BAR_WIDTH
     """A report, a line at a time. columns: of a bar."""
     title = TIME_WORDS[report.of]
     if report.why_unknown or report.tail_mean is None or report.bulk_mean is None:
-        yield Text(plain(f"Slow {title}: not known why, {report.why_unknown}"), style="dim")
+        yield Text(plain(f"Slow {title}: cause unknown, {report.why_unknown}"), style="dim")
         return
     dominant = report.dominant
     mostly = f", mostly {PHASES_IN_WORDS.get(dominant.name, dominant.name)}" if dominant is not None else ""

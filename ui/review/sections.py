@@ -71,7 +71,7 @@ def sections(review: Review) -> list[Section]:
 def tiles(review: Review) -> list[tuple[str, str]]:
     """The few figures at the top: value, what it is."""
     total = review.total
-    found = [(count(total.tokens_per_gpu_hour), "output tokens a GPU-hour")]
+    found = [(count(total.tokens_per_gpu_hour), "output tokens per GPU-hour")]
     if total.usd_per_million_output is not None:
         found.append((usd(total.usd_per_million_output), "a million output tokens"))
     found.append((hours(total.gpu_hours), f"GPU-hours{f', {usd(total.usd)}' if total.usd is not None else ''}"))

@@ -86,7 +86,7 @@ def _run(arguments: Sequence[str], folder: Path) -> CommandOutput:
         ) from None
     answered = done.returncode == 0 or (done.returncode == UNKNOWN and out.stat().st_size > 0)
     if not answered:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"]
         raise UnansweredError(_failed(arguments, said[-1].removeprefix("kvitals: ")[:MAX_WORDS], ""))
     files = {one.name: _read(one, arguments) for one in sorted((folder / "files").glob("*.*"))}
     return CommandOutput(_read(out, arguments), files)

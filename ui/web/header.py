@@ -94,7 +94,7 @@ def _progress(place: str, look: PageWindow | None) -> None:
             st.progress(1 - 2 ** (-progress.seconds / 15), f"Evaluating the fleet for {progress.seconds:.0f} s")
             st.caption(
                 "The first verdict of a large fleet takes up to a minute. Later verdicts are calculated in the "
-                "background, and changing the page never waits for them."
+                "background, so you can change the page at any time."
             )
 
 

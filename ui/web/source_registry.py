@@ -48,8 +48,8 @@ DEMOS = {
     "few_slots": "Requests wait for slots while the cache has free blocks",
     "caching_off": "Prefix caching is switched off",
     "working_set": "The reused blocks do not fit into the cache",
-    "unique_prompts": "Prompts that share nothing",
-    "healthy": "Nothing is wrong",
+    "unique_prompts": "Prompts without shared prefixes",
+    "healthy": "No problem",
 }
 """What each incident that ships is about."""
 _names: dict[str, str] = {}  # of uploads

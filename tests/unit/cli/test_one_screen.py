@@ -95,6 +95,22 @@ def test_what_befell_an_engine_or_its_clients_is_seen_without_asking_for_more(na
     assert said in " ".join(line for line in _screen(document, 160) if line.startswith("Noted: "))
 
 
+@for_each("width", [60, 80, 100, 120])
+def test_a_note_is_never_cut_within_a_sentence(width: int, documents: dict[Path, Triage]) -> None:
+    note = documents[HEAVY_TENANT.parent / "heavy_tenant.kvcap"].notes[0]
+    long = (
+        "The process has run for 25.9 s (restarts seen: 1). It started with an empty prefix cache and counters at zero."
+    )
+    for conclusion in (long, "word " * 99):
+        noted = msgspec.structs.replace(note, code="ENG04", title="Engine restarted", conclusion=conclusion)
+        quiet = msgspec.structs.replace(documents[HEAVY_TENANT.parent / "healthy.kvcap"], notes=[noted])
+        printed = " ".join(" ".join(_screen(quiet, width)).split())
+        assert "Noted: ENG04" in printed
+        said = "The process has run for 25.9 s" if conclusion == long and width >= 100 else "Engine restarted"
+        assert said in printed
+        assert "…" not in printed.partition("Noted: ")[2].partition(" fired")[0]
+
+
 def test_a_healthy_engine_needs_a_few_lines_only(documents: dict[Path, Triage]) -> None:
     lines = _screen(documents[HEAVY_TENANT.parent / "healthy.kvcap"])
     assert len(lines) <= 6

@@ -134,9 +134,7 @@ def reports() -> list[TailReport]:
 
 def test_what_explains_the_slow_ones_in_words(reports: list[TailReport]) -> None:
     told = [line.plain for line in lines(reports[0], {"t-chat": "acme"})]
-    assert told[0] == (
-        "Slow to the first token, mostly queue: 6 of 60 requests took 4.20 s on average, the faster half 200.0 ms"
-    )
+    assert told[0] == ("Slow TTFT, mostly queue: 6 of 60 requests took 4.20 s on average, the faster half 200.0 ms")
     assert told[1] == "  the slowest 5 %, from 4.20 s on; ended 2026-09-21 14:13:20 to 14:15:00 UTC"
     assert [line for line in told if "█" in line] == [f"  queue           +4.00 s   {'█' * 48} 100%"]
     assert [line for line in told if "waited behind" in line] == [
@@ -148,7 +146,7 @@ def test_what_explains_the_slow_ones_in_words(reports: list[TailReport]) -> None
 
 def test_too_few_to_compare_is_said() -> None:
     (told,) = lines(Recent([], T, T + 1).explain("e2e"), {})
-    assert told.plain == "Slow from end to end: not known why, no request has a reported time"
+    assert told.plain == "Slow end-to-end time: cause unknown, no request has a reported time"
 
 
 def test_a_recording_of_slow_requests_says_why_before_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,8 +154,8 @@ def test_a_recording_of_slow_requests_says_why_before_them(capsys: pytest.Captur
     code, out, _ = run(capsys, "--slowest", "1", str(path))
     assert code == 0
     first, second, *_ = (line for line in out.splitlines() if line.startswith("Slow "))
-    assert first.startswith("Slow to the first token, mostly queue: ")
-    assert second.startswith("Slow from end to end, mostly queue: ")
+    assert first.startswith("Slow TTFT, mostly queue: ")
+    assert second.startswith("Slow end-to-end time, mostly queue: ")
     assert out.index(second) < out.index("seen by")
     for asked in (["--newest", "1"], ["--slowest", "1", "--tenant", "t-qsepwb45ry"]):
         assert "Slow " not in run(capsys, *asked, str(path))[1]

@@ -230,7 +230,7 @@ async def test_looks_that_nobody_can_still_wait_for_are_dropped() -> None:
     looks.budget.spend(1e6)
     asked = [looks.at(AT + 100.0 * i, {}, 5.0) for i in range(fleet_looks.MAX_WAITING + 3)]
     assert [one.failed for one in asked] == [True] * 3 + [False] * fleet_looks.MAX_WAITING
-    with pytest.raises(fleet_looks.TooManyLooksError, match="later ones come first"):
+    with pytest.raises(fleet_looks.TooManyLooksError, match="newer ones are done first"):
         await asked[0].answer
 
 

@@ -107,7 +107,7 @@ async def test_what_leaves_open_why_is_no_cause_and_the_cause_follows_once(full_
     memory.diagnose = lambda _: finished(partial)
     first = await memory.one(alert("LAT01"))
     assert (first.change, first.code, first.title) == ("new", "", "Load imbalance")
-    assert first.verdict and first.unknown[0].startswith("the cause: SCH13 states what is so, not why")
+    assert first.verdict and first.unknown[0].startswith("the cause: SCH13 states a condition, not its cause")
     assert first.unknown[1:2] == blind
     (incident,) = memory.known.values()
     assert not look_again(incident, partial, AT + 10).notices

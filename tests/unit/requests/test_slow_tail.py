@@ -97,7 +97,7 @@ def test_the_phase_that_was_made_longer_explains_the_tail() -> None:
     assert shares(report) == pytest.approx({"queue": 0.8, "prefill": 0.2, "unattributed": 0.0})
     assert [p.name for p in report.phases] == ["queue", "prefill", "unattributed"]
     assert report.dominant is not None and report.dominant.seconds == pytest.approx(4.0)
-    assert "80 % of that is queue, 20 % prefill." in report.sentence
+    assert "80 % of the difference is queue, 20 % prefill." in report.sentence
     assert "The slowest 6 of 46 requests took 5.11 s to the first token on average, 5 s more" in report.sentence
 
 
@@ -114,7 +114,7 @@ def test_what_no_phase_tells_is_unattributed() -> None:
     report = explained([msgspec.structs.replace(r, phases=()) for r in mixture(queue=3.0)])
     told = {name: share for name, share in shares(report).items() if share is not None}
     assert told == {"unattributed": pytest.approx(1.0)}
-    assert "100 % of that is not accounted for" in report.sentence
+    assert "100 % of the difference is time in no reported phase" in report.sentence
 
 
 def test_an_unknown_phase_is_not_0() -> None:
@@ -152,7 +152,7 @@ def test_where_there_is_too_little_it_is_unknown(records: list[RequestRecord], w
     report = explained(records)
     assert why in report.why_unknown
     assert report.phases == () and report.tail_mean is None
-    assert report.sentence.startswith("What makes requests slow to the first token is unknown: ")
+    assert report.sentence.startswith("The cause of slow TTFT is unknown: ")
     assert families(report, {}, "node") == {}
 
 
@@ -196,7 +196,7 @@ def test_who_they_are() -> None:
     assert (first["prompt_tokens"].value, first["prompt_tokens"].lift) == ("4097-8192", 7.0)
     assert (first["cached"].value, first["cached"].lift) == ("none", 7.0)
     assert first["engine"].lift == pytest.approx(1.0)
-    assert "100 % of them are of tenant t-long, as are 14 % of all." in report.sentence
+    assert "100 % of them are of tenant t-long, compared with 14 % of all requests." in report.sentence
 
 
 def queued_behind(heavy: str = "t-heavy") -> list[RequestRecord]:

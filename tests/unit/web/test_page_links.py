@@ -83,7 +83,7 @@ def test_a_lever_of_a_finding_fills_what_if_in_and_replays_it() -> None:
     app = run("what-if", source=CASCADE, lever="raise-kv-budget")
     assert app.text_input(key="what-if-capacities").value == "1x,240"
     said = words(app)
-    assert "Hit rate when recorded" in said and "as the finding proposes it" in said
+    assert "Hit rate when recorded" in said and "with the finding's setting" in said
 
 
 def test_a_link_on_the_page_counts_once() -> None:

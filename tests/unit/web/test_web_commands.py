@@ -82,7 +82,7 @@ def printed(setting: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_forecast_has_the_figures_of_the_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     app = run("what-if", source=SLOTS)
-    assert "Nothing was replayed" not in words(app), "the recording has no lookups"
+    assert "No result yet" not in words(app), "the recording has no lookups"
     app = predicted(app, "max-num-seqs", "8")
     [rows] = [table.value for table in app.dataframe if "90% range" in table.value]
     shown = printed("max-num-seqs=8", monkeypatch)

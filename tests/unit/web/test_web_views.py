@@ -127,7 +127,7 @@ def test_requests_slow_newest_and_by_id() -> None:
     found = words(sound(app.run()))
     assert name in found and "tokens: prompt 488, cached 320, output 24" in found
     app.text_input(key="request-id").set_value("<script>nobody</script>")
-    assert "Nothing is kept under <script>nobody</script>" in words(sound(app.run()))
+    assert "No request <script>nobody</script> is stored" in words(sound(app.run()))
 
 
 def test_the_fleet_has_its_engines() -> None:
@@ -205,7 +205,7 @@ def test_without_an_agent_every_page_says_what_to_do(page: str, monkeypatch: pyt
     wanted = {
         "rules": "### What it sees",
         "efficiency": "Nothing was reviewed yet.",
-        "size": "Nothing was sized yet.",
+        "size": "No result yet.",
     }
     assert wanted.get(page, "no agent answers").lower() in said.lower()
 
@@ -227,7 +227,7 @@ def test_a_prometheus_that_is_not_there(page: str, monkeypatch: pytest.MonkeyPat
     if page in ("", "timeline", "fleet", "what-if"):
         assert "The Prometheus cannot be diagnosed" in said
     if page in ("cache", "requests"):
-        assert "A Prometheus has series, but no single blocks or requests." in said
+        assert "A Prometheus has series, but no data about single blocks or requests." in said
 
 
 def test_a_link_names_only_what_everybody_may_look_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def _loaded(lines: list[ChartLine]) -> Iterator[Happening]:
     for line in lines:
         for (_, before), (t, now) in _steps(line):
             if now != before:
-                yield Happening("event", "kvitals.toml taken over", t, entity=place(line))
+                yield Happening("event", "kvitals.toml applied", t, entity=place(line))
 
 
 def _steps(line: ChartLine) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:

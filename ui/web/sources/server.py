@@ -30,7 +30,7 @@ PAST_SECONDS = 6 * 3600.0
 SERIES_SECONDS = 10.0
 """For one chart's query."""
 
-_ONLY_AGENT = "A Prometheus has series, but no single blocks or requests."
+_ONLY_AGENT = "A Prometheus has series, but no data about single blocks or requests."
 
 
 class Server:

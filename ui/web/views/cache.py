@@ -52,10 +52,10 @@ def _figures(engine: Mapping[str, Any]) -> None:
             (
                 "hit rate since start",
                 _share(hit, looked),
-                "hit tokens over prompt tokens looked up, of all observed lookups",
+                "hit tokens divided by prompt tokens, for all observed lookups",
             ),
             ("recomputed", f"{short(lost)} tokens", "evicted, then needed again"),
-            ("share of computed", _share(lost, missed), "recomputed tokens over all computed prompt tokens"),
+            ("share of computed", _share(lost, missed), "recomputed tokens divided by all computed prompt tokens"),
             ("held", _share(engine["live_blocks"], engine["pool_blocks"]), size),
         ],
         key="figures",
@@ -63,11 +63,12 @@ def _figures(engine: Mapping[str, Any]) -> None:
     observed = "an unknown share" if engine["observed"] is None else f"{engine['observed']:.0%}"
     untold = sum(engine["unobserved"].values())
     words = f"{observed} of lookups observed · confidence {engine['confidence']:.0%} · " + (
-        f"{sum(engine['accesses'].values()):,} lookups" + (f", {untold:,} requests not told" if untold else "")
+        f"{sum(engine['accesses'].values()):,} lookups"
+        + (f", {untold:,} requests without a known lookup" if untold else "")
     )
     st.caption(literal(words))
     if engine["confidence"] < 1 or engine["observed"] is None or engine["observed"] < 0.9:
-        st.caption(":material/warning: Only a part was observed, so these figures are rather too small than too large.")
+        st.caption(":material/warning: Only a part was observed, so the true figures are probably larger.")
 
 
 def _residency(engine: Mapping[str, Any]) -> None:
@@ -149,8 +150,8 @@ def _node(known: Blocks, block_tokens: int) -> None:
     several = len(known.cache.get("engines", [])) > 1
     if several:
         st.markdown("### All engines of the node")
-        st.metric("held twice or more", f"{short(known.cache.get('duplicate_tokens', 0))} tokens")
-        st.caption("Blocks that several engines hold: the cost of routing.")
+        st.metric("stored twice or more", f"{short(known.cache.get('duplicate_tokens', 0))} tokens")
+        st.caption("Blocks that several engines store: the cost of routing.")
         _curve(known.cache.get("curve"), None, block_tokens, "node")
 
 

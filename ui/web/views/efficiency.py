@@ -201,7 +201,7 @@ def _factors(review: Review) -> Any:
         .mark_bar(height=15)
         .encode(
             y=alt.Y("what:N", sort=None, title=None, axis=graphs.names(260)),
-            x=alt.X("from:Q", title="output tokens a GPU-hour", axis=value_axis("count", [{"value": at}])),
+            x=alt.X("from:Q", title="output tokens per GPU-hour", axis=value_axis("count", [{"value": at}])),
             x2="to:Q",
             color=alt.Color("kind:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=None),
             tooltip=["what:N", alt.Tooltip("from:Q", format=".4~s"), alt.Tooltip("to:Q", format=".4~s")],

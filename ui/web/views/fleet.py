@@ -66,7 +66,7 @@ def _figures(engines: Sequence[Mapping[str, str]], worst: Mapping[str, Sequence[
     troubled = sum(1 for one in engines if worst.get(one.get("engine", "")))
     figures = [
         ("engines", f"{len(engines):,}", ""),
-        ("to be paged for", f"{len(alarmed):,}", "with a finding of severity page"),
+        ("with severity page", f"{len(alarmed):,}", "with a finding of severity page"),
         ("with any finding", f"{troubled:,}", ""),
     ]
     header.figures(figures, key="fleet-figures")

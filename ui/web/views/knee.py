@@ -23,10 +23,10 @@ _BINDS = {
     "kv": "KV blocks",
     "slots": "slots",
     "token_budget": "the token budget of a step",
-    "deferral": "adapters, or KV on its way",
+    "deferral": "adapters, or KV in transfer",
     "room": "slots or KV blocks",
-    "arrival": "nothing: the engine keeps up with the load",
-    "unknown": "not told",
+    "arrival": "no constraint (the engine keeps up with the load)",
+    "unknown": "unknown",
 }
 
 
@@ -34,7 +34,9 @@ def show(place: str) -> None:
     """Asked for by a click, since it takes seconds."""
     st.markdown("### How much load they carry")
     if st.session_state.get(_ASKED) != place:
-        st.caption("The knee, its distance, and what binds; the curve is fitted to all observed load.")
+        st.caption(
+            "The knee, the distance to it, and the binding constraint; the curve is fitted to all observed load."
+        )
         st.button("Find the knee", key="knee", icon=":material/show_chart:", on_click=_ask, args=(place,))
         return
     try:
@@ -68,7 +70,7 @@ def _point(point: Mapping[str, Any]) -> None:
         (
             "knee",
             _estimate(knee["concurrency"]) if knee else "unknown",
-            "requests at a time; more add little throughput",
+            "concurrent requests; more add little throughput",
         ),
         ("now", f"{now:.1f}" if now is not None else "unknown", "requests at a time"),
         ("headroom", f"{headroom:.0%}" if headroom is not None else "unknown", "below the knee"),
@@ -76,7 +78,7 @@ def _point(point: Mapping[str, Any]) -> None:
     for limit in point["limits"]:
         name = limit["objective"].removesuffix("_p99").upper()
         value = _estimate(limit["concurrency"]) if limit["concurrency"] else "unknown"
-        figures.append((f"C_max {name}", value, f"requests at a time at which p99 exceeds {limit['seconds']:g} s"))
+        figures.append((f"C_max {name}", value, f"concurrent requests at which p99 exceeds {limit['seconds']:g} s"))
     header.figures(figures, key="knee-figures")
     if point["bins"]:
         graphs.draw(_throughput(point), key="knee-throughput")

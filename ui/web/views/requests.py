@@ -55,9 +55,9 @@ def show(place: str, look: PageWindow | None) -> None:
 
 
 def _one(requests: list[NamedRequest]) -> None:
-    """One request in full, by its number in the chart."""
+    """All data of one request, by its number in the chart."""
     chosen = st.selectbox(
-        "One request in full",
+        "All data of one request",
         range(len(requests)),
         format_func=lambda i: f"{i + 1}. {requests[i].record.id}, {seconds(requests[i].record.e2e)}",
         key="one-request",
@@ -68,7 +68,7 @@ def _one(requests: list[NamedRequest]) -> None:
 def _none(name: str, look: PageWindow | None, elsewhere: bool) -> None:
     if name:
         header.show_empty(
-            "No such request", f"Nothing is kept under {name}. The request may be too old, or may not have ended."
+            "No such request", f"No request {name} is stored. The request may be too old, or may not have ended."
         )
     elif elsewhere and look is not None:
         header.show_empty(
@@ -87,7 +87,7 @@ def _none(name: str, look: PageWindow | None, elsewhere: bool) -> None:
 def _tail(report: TailReport, found: RequestAnswer) -> None:
     title = f"### Slow {TIME_WORDS[report.of]}"
     if report.why_unknown:
-        st.markdown(f"{title}: not known why")
+        st.markdown(f"{title}: cause unknown")
         st.caption(literal(report.why_unknown))
         return
     st.markdown(title)
@@ -123,7 +123,7 @@ def _who(report: TailReport, found: RequestAnswer) -> list[str]:
         told.append(f"waited behind: unknown, {literal(report.why_not_behind)}")
     for occupant in report.behind.occupants[:4] if report.behind is not None else ():
         who = found.tenant_names.get(occupant.tenant, occupant.tenant)
-        told.append(f"waited behind {inline_code(who)}: {occupant.share:.0%} of the time held meanwhile")
+        told.append(f"waited behind {inline_code(who)}: {occupant.share:.0%} of the time occupied in front of them")
     return told or ["nothing stands out among these requests"]
 
 
@@ -182,7 +182,7 @@ def _waterfalls(records: list[RequestRecord]) -> alt.Chart:
             tooltip=[
                 alt.Tooltip("phase:N"),
                 alt.Tooltip("words:N", title="took"),
-                alt.Tooltip("source:N", title="how it is known"),
+                alt.Tooltip("source:N", title="source of the number"),
                 alt.Tooltip("why:N"),
             ],
         )

@@ -85,7 +85,7 @@ def _first(codes: Sequence[str], said: dict[str, list[str]]) -> int:
 
 
 def _listed(rule: Rule, said: dict[str, list[str]]) -> dict[str, Any]:
-    outcome = said.get(rule.code, ["clear, or nothing to evaluate"])[0].partition(" on ")[0]
+    outcome = said.get(rule.code, ["clear, or no data to evaluate"])[0].partition(" on ")[0]
     return {
         "code": rule.code,
         "now": outcome,
@@ -101,7 +101,7 @@ def _rule(rule: Rule, known: Knowledge, place: str, look: PageWindow | None, sai
     proof = proof_of(rule.code)
     seen = f" · proof: {proof.proof}" if proof is not None else ""
     st.caption(f"{rule.kind} · {rule.severity} · {rule.stage} · of each {rule.scope}{seen}")
-    for sentence in said.get(rule.code, ["Clear here, or there is nothing to evaluate."])[:10]:
+    for sentence in said.get(rule.code, ["Clear here, or no data to evaluate."])[:10]:
         st.markdown(literal(sentence))
     page, trial, query = st.tabs(["Its page", "Try it on this window", "PromQL"], key=f"tabs-{rule.code}")
     with page:

@@ -29,9 +29,9 @@ _FIELDS = (
     ("price", "US dollars per hour for one GPU", "", "empty: the median of the catalogue"),
 )
 _KNOWN = (
-    ("usable-rate", "Requests a second at C_max", "as measured; kvitals knee finds it"),
-    ("c-max", "Requests at a time at C_max", "the concurrency that exceeds the objective"),
-    ("hold", "Requests at a time that it must serve", ""),
+    ("usable-rate", "Requests per second at C_max", "as measured; kvitals knee calculates it"),
+    ("c-max", "Concurrent requests at C_max", "the concurrency at which latency exceeds the objective"),
+    ("hold", "Concurrent requests that it must serve", ""),
     ("tp", "Tensor parallel degree", "empty: all are tried"),
     ("safety", "Times the peak", "empty: chosen by whether the traffic is known"),
     ("front-end", "Time before the engine", "such as 40ms"),
@@ -44,7 +44,7 @@ def show(place: str, look: PageWindow | None) -> None:
     with st.form("size"):
         options = _machine()
         options += _workload(place)
-        with st.expander("Known facts of one instance, and the promised objectives", key="size-known"):
+        with st.expander("Known facts of one instance, and the objectives", key="size-known"):
             options += _texts([(name, title, "", text) for name, title, text in _KNOWN])
             promised = st.columns(2)
             for column, name, title in zip(promised, ("ttft", "itl"), ("First token, p99", "Gap, p99"), strict=True):
@@ -56,7 +56,7 @@ def show(place: str, look: PageWindow | None) -> None:
     kept = st.session_state.get(_ANSWER)
     if kept is None or kept[0] != place:
         if not asked:
-            st.caption("Nothing was sized yet. A figure that was not measured is a bound, and is marked as a bound.")
+            st.caption("No result yet. A figure that was not measured is a bound, and is marked as a bound.")
         return
     _plan(kept[1], kept[2])
 

@@ -94,7 +94,7 @@ def _upload() -> None:
     body = sent.getvalue()
     if not body.startswith(MAGIC):
         header.show_empty(
-            "That is no recording", f"{sent.name[:100]} does not begin like a recording made by kvitals record."
+            "This file is not a recording", f"{sent.name[:100]} does not begin like a recording made by kvitals record."
         )
         return
     chosen = source_registry.upload(sent.name, body)

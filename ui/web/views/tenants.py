@@ -37,8 +37,8 @@ RATE = "topk(8, sum by (tenant) (rate(kvitals_tenant_requests_total[1m])))"
 FAIRNESS = "kvitals_cache_fairness"
 INDICES = {
     "jain": ("Jain", "1 if all tenants have the same value, 1/n if one has everything"),
-    "gini": ("Gini", "0 where all fare alike"),
-    "max_min": ("worst over best", "1 where all fare alike"),
+    "gini": ("Gini", "0 if all tenants have the same value"),
+    "max_min": ("worst tenant divided by best tenant", "1 if all tenants have the same value"),
     "long_tail": ("below half", "share of tenants below half of their attainable hit rate"),
 }
 
@@ -185,8 +185,8 @@ def _fairness(place: str, window: PageWindow) -> None:
         header.figures(figures, key="fairness")
         st.caption(
             "How evenly the share of attainable hits is spread over tenants, in the last 15 minutes of the time "
-            "range. A tenant that harms all others equally leaves these indices near perfect; the blame above "
-            "names it."
+            "range. If a tenant harms all others equally, these indices stay near perfect; the blame above names "
+            "that tenant."
         )
 
 
@@ -198,11 +198,11 @@ def _table(rows: list[dict[str, Any]], when: str) -> None:
         {
             "tenant": st.column_config.TextColumn(pinned=True),
             "looked up": tables.number("compact", "prompt tokens"),
-            HIT_RATE: tables.share("hit tokens over prompt tokens that were looked up"),
+            HIT_RATE: tables.share("hit tokens divided by looked-up prompt tokens"),
             ATTAINABLE: tables.share(
                 "the hit rate of an infinite cache for the tenant alone; never below its hit rate"
             ),
-            "share of attainable": tables.number("percent", "hit rate over attainable hit rate"),
+            "share of attainable": tables.number("percent", "hit rate divided by attainable hit rate"),
             "recomputed": tables.number("compact", "tokens evicted and recomputed"),
             "cost others": tables.number("compact", "tokens of other tenants recomputed because of its blocks"),
             "holds": tables.number("compact", "tokens in the cache at the end of the time range"),

@@ -88,14 +88,14 @@ def _verdict(triage: Triage, zone: tzinfo | None) -> None:
             st.caption(literal(triage.regime.sentence))
         window = f"window of {span(triage.window.seconds)} up to {moment(triage.window.end, zone)}"
         if triage.window.cold:
-            window += ", nothing seen before it"
+            window += ", without earlier data"
         kind = "recording" if triage.source.kind == "capture" else triage.source.kind
         st.caption(f"{kind} {inline_code(triage.source.name)} · {literal(window)}")
         if triage.slo:
             st.caption("judged by " + " · ".join(_objective(s) for s in triage.slo))
         age = time.time() - triage.window.end
         if triage.source.kind == "prometheus" and age > header.OLD_SECONDS:
-            st.caption(f":material/history: judged {span(age)} ago")
+            st.caption(f":material/history: evaluated {span(age)} ago")
         if triage.source.kind in ("agent", "live") and age > header.OLD_SECONDS:
             st.markdown(f":material/history: **This answer is {span(age)} old.** The agent has stopped scraping.")
 

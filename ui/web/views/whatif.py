@@ -69,7 +69,7 @@ def _replay(place: str, look: PageWindow | None, lever: str) -> None:
         nodes = first.number_input("Nodes", min_value=1, max_value=MAX_NODES, value=1)
         host = second.text_input("Host tier of a node", value="", max_chars=40, help="blocks or tokens; empty: none")
         rate = first.number_input(
-            "Prompt tokens a node computes per second", min_value=0.0, value=0.0, help="for times; 0: not known"
+            "Prompt tokens a node computes per second", min_value=0.0, value=0.0, help="for times; 0: unknown"
         )
         sample = second.select_slider("Share of blocks sampled", [1.0, 0.5, 0.2, 0.1, 0.05, 0.01], value=1.0)
         asked = st.form_submit_button("Replay", type="primary", icon=":material/play_arrow:")
@@ -85,7 +85,7 @@ def _replay(place: str, look: PageWindow | None, lever: str) -> None:
             return
     kept = st.session_state.get("what-if-answer")
     if kept is None or kept[0] != place:
-        st.caption("Nothing was replayed yet.")
+        st.caption("No result yet.")
         return
     _, size, plan, rows = kept
     _answer(replace(of, today=size), plan, rows)
@@ -103,7 +103,7 @@ def _linked(place: str, look: PageWindow | None, of: Lookups, named: str) -> boo
     st.session_state["what-if-capacities"] = "1x" if size == "1x" else f"1x,{size}"
     st.session_state["what-if-policies"] = list(dict.fromkeys(["lru", how.policy]))
     st.session_state["what-if-routings"] = list(dict.fromkeys(["round-robin", *([how.routing] if how.routing else [])]))
-    st.markdown(f"**{literal(lever.title)}**, as the finding proposes it:")
+    st.markdown(f"**{literal(lever.title)}**, with the finding's setting:")
     return True
 
 
@@ -136,7 +136,7 @@ def _plan(
 ) -> ReplayPlan:
     """What was asked for. Raises UsageError, ValueError."""
     if not policies or not routings:
-        raise UsageError("choose at least one order of eviction and one routing")
+        raise UsageError("choose at least one eviction policy and one routing")
     sizes = tuple(dict.fromkeys(parse_capacity(text, of) for text in capacities.split(",") if text.strip()))
     rows = len(sizes) * len(policies) * len(routings)
     if not sizes or rows > MAX_ROWS:
@@ -251,5 +251,5 @@ def _notes(of: Lookups, plan: ReplayPlan, rows: Sequence[ReplayRow]) -> list[str
     if plan.rate < 1:
         notes.append("±: two standard errors of the sampling.")
     if plan.prefill_rate is not None:
-        notes.append("Seconds and mean TTFT count prefill only; shorter queues save more.")
+        notes.append("Seconds and mean TTFT include only prefill; shorter queues save additional time.")
     return notes
