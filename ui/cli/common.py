@@ -26,6 +26,7 @@ from kvitals.config.checks import first_of, host_and_port
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.loader import load as load_knowledge
+from kvitals.series.files import replace_file
 from kvitals.ui.cli import piped
 
 EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
@@ -227,3 +228,19 @@ def _plain(value: Any) -> Any:
             return None
         return float(f"{value:.6g}") if abs(value) < 1e8 else value  # a time keeps its digits
     return value
+
+
+def write_whole(path: Path, text: str, option: str, *, parents: bool = False) -> None:
+    """Write a file whole or not at all; what is there and no regular file is written to.
+
+    parents: make the directories that lack. Raises UsageError, which names the option that chooses another place.
+    """
+    try:
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            replace_file(path, text.encode())
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another {option}") from error

@@ -34,6 +34,7 @@ from kvitals.ui.cli.common import (
     parse_duration,
     status_console,
     url_of,
+    write_whole,
 )
 from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
@@ -74,10 +75,7 @@ def init(args: argparse.Namespace) -> int:
     path = Path(args.out)
     if path.exists() and not args.force:
         raise UsageError(f"{path} exists; choose another --out, or replace it with --force")
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+    write_whole(path, text, "--out")
     targets = text.count("\n[[target]]")
     found = f"{targets} engine{'' if targets == 1 else 's'} found" if targets else "no engine found on this machine"
     console = answer_console()

@@ -20,6 +20,7 @@ from kvitals.ui.cli.common import (
     parse_slo,
     parse_url,
     status_console,
+    write_whole,
 )
 from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
@@ -135,13 +136,8 @@ _SUMMARY = {
 
 
 def _write(files: dict[str, str], out: Path) -> None:
-    try:
-        for name, text in files.items():
-            path = out / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write to {error.filename}: {error.strerror}; choose another --out") from error
+    for name, text in files.items():
+        write_whole(out / name, text, "--out", parents=True)
 
 
 def _options(args: argparse.Namespace) -> Options:

@@ -227,6 +227,17 @@ def _joined(words: Sequence[str]) -> Iterator[str]:
             yield from (word, value)
 
 
+class _Lossy(io.FileIO):
+    """A file on which nothing fails: that a message cannot be shown does not change what a command ends with."""
+
+    def write(self, data: Any) -> int:
+        """As much as there is room for; the rest is lost."""
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(memoryview(data))
+
+
 def _prepare_streams() -> None:
     """Open /dev/null in place of a standard stream that the caller closed, since files would get its number; replace
     letters that a terminal does not have."""
@@ -236,6 +247,9 @@ def _prepare_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
             setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
+        raw = io.BufferedWriter(_Lossy(2, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, line_buffering=True)
     letters.register()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -33,6 +33,7 @@ from kvitals.ui.cli.common import (
     recordings,
     setup,
     status_console,
+    write_whole,
 )
 from kvitals.ui.cli.help_layout import lay_out
 
@@ -93,10 +94,7 @@ def do(args: argparse.Namespace) -> int:
 
 def _answer(proposal: PatchProposal, args: argparse.Namespace, has_files: bool) -> None:
     if args.description is not None:
-        try:
-            args.description.write_text(proposal.description, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write to {args.description}: {error.strerror}; choose another file") from error
+        write_whole(args.description, proposal.description, "--description")
     elif has_files:
         print(_laid_out(proposal.description, sys.stderr), end="", file=sys.stderr)
     else:

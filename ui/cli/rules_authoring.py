@@ -17,7 +17,14 @@ from kvitals.diagnoser.cases.case import CaseFile, read, read_all
 from kvitals.diagnoser.cases.running import Bench
 from kvitals.rules import authoring
 from kvitals.rules.loader import ROOT, Knowledge, KnowledgeProblem, load
-from kvitals.ui.cli.common import EXIT_FINDINGS, EXIT_HEALTHY, add_config_option, answer_console, configuration
+from kvitals.ui.cli.common import (
+    EXIT_FINDINGS,
+    EXIT_HEALTHY,
+    add_config_option,
+    answer_console,
+    configuration,
+    write_whole,
+)
 from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
 CODE, NAME = re.compile(r"[A-Z]{3}[0-9]{2}"), re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -59,13 +66,9 @@ def start(args: argparse.Namespace) -> int:
     rule, cases = args.dir / "codes" / f"{code}-{name}.yaml", args.dir / "cases" / f"{code}.yaml"
     if taken := [path for path in (rule, cases, *rule.parent.glob(f"{code}-*.yaml")) if path.exists()]:
         raise UsageError(f"{taken[0]} exists, nothing was written")
-    try:
-        for path in (rule, cases):
-            template = next((authoring.TEMPLATE / path.parent.name).glob("*.yaml")).read_text(encoding="utf-8")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(template.replace(EXAMPLE_CODE, code).replace(EXAMPLE_NAME, name), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write to {args.dir}: {error.strerror}; choose another --dir") from error
+    for path in (rule, cases):
+        template = next((authoring.TEMPLATE / path.parent.name).glob("*.yaml")).read_text(encoding="utf-8")
+        write_whole(path, template.replace(EXAMPLE_CODE, code).replace(EXAMPLE_NAME, name), "--dir", parents=True)
     console = answer_console()
     for path in (rule, cases):
         print_to_copy(str(path), console)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import io
+import re
+import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -122,3 +124,19 @@ def test_objectives_that_an_agent_does_not_judge_by_are_not_silently_left_out(
         server.shutdown()
     assert (code, err) == (0, f"{url} is an agent: it uses its own objectives and rules\n")
     assert "✓ No trouble found" in out
+
+
+def test_a_message_that_cannot_be_shown_does_not_change_the_exit_code() -> None:
+    """1 means findings, which a script acts on."""
+    with Path("/dev/full").open("wb") as full:
+        for words in (["triage", "none.kvcap"], ["no-such-command"], ["triage", "--no-such-option"]):
+            ended = subprocess.run([sys.executable, "-m", "kvitals.ui.cli.main", *words], stderr=full, check=False)
+            assert ended.returncode == 2, words
+
+
+def test_an_export_for_which_there_is_no_room_leaves_no_cut_file(tmp_path: Path) -> None:
+    limited = f"ulimit -f 4; exec {sys.executable} -m kvitals.ui.cli.main export boards alerts --out {tmp_path}/x"
+    ended = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and "None" not in ended.stderr
+    assert re.match(rf"kvitals: cannot write {tmp_path}/x/\S+: File too large", ended.stderr.replace("\n", " "))
+    assert all(len(path.read_bytes()) < 4096 for path in (tmp_path / "x").rglob("*") if path.is_file())
