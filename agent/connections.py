@@ -549,6 +549,11 @@ class GuardedSite(web.BaseSite):
         assert isinstance(self._server, asyncio.Server)
         return int(self._server.sockets[0].getsockname()[1])
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether new connections are accepted."""
+        return isinstance(self._server, asyncio.Server) and self._server.is_serving()
+
     async def start(self) -> None:
         """Listen. Raises OSError where the address cannot be bound."""
         await super().start()

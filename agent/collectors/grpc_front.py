@@ -10,7 +10,8 @@ longest gives way. One connection costs three open files.
 
 The core keeps header blocks of any length and has one limit of calls for all clients. So the front follows the heads of
 the frames (`kvitals.agent.collectors.http2_framing`): it ends connections with header blocks or control frames beyond
-their limits, and shares the calls among the clients (`kvitals.agent.collectors.grpc_calls`).
+their limits, or with headers that would end the library's server (`kvitals.agent.collectors.hpack_blocks`). It shares
+the calls among the clients (`kvitals.agent.collectors.grpc_calls`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import cast
 
 from kvitals.agent.accept_queue import ACCEPTED_AT_ONCE, lengthen_queue
 from kvitals.agent.collectors.grpc_calls import CallTable, OpenCall
+from kvitals.agent.collectors.hpack_blocks import HeaderBlocks
 from kvitals.agent.collectors.http2_framing import (
     CANCEL,
     DATA,
@@ -35,6 +37,7 @@ from kvitals.agent.collectors.http2_framing import (
     FrameHead,
     Framing,
     FramingError,
+    block_cost,
     is_idle,
     reset,
 )
@@ -91,6 +94,11 @@ class Front:
         lengthen_queue(self._server)
         self._sweep()
         return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether new connections are accepted."""
+        return self._server is not None and self._server.is_serving()
 
     def accept_no_more(self) -> None:
         """Accept no further connection; those that there are go on."""
@@ -157,7 +165,8 @@ class _Connection(asyncio.Protocol):
         self.calls: dict[int, OpenCall] = {}
         self._latest = 0  # the highest stream so far
         self._budget = FrameBudget(self._active)
-        self._from_client = Framing(self._client_sent, PREFACE)
+        self._blocks = HeaderBlocks()
+        self._from_client = Framing(self._client_sent, PREFACE, self._client_sent_block)
         self._from_core = Framing(self._core_sent)
         self._owed: list[tuple[int, int]] = []  # streams to be ended, and the code for the client
         self._owed_since = 0.0
@@ -298,6 +307,10 @@ class _Connection(asyncio.Protocol):
             self._front.calls.end(self, frame.stream)
         elif frame.flags & END_STREAM and frame.kind in (DATA, HEADERS) and (call := self.calls.get(frame.stream)):
             call.is_whole = True
+
+    def _client_sent_block(self, block: bytes) -> None:
+        self._budget.spend(self._active, block_cost(block))
+        self._blocks.check(block)
 
     def _core_sent(self, frame: FrameHead) -> None:
         if frame.kind == RST_STREAM or (frame.kind in (DATA, HEADERS) and frame.flags & END_STREAM):

@@ -30,6 +30,9 @@ MAX_CONNECTION_SECONDS = 300
 """After which a client must connect anew, so that calls that never end do end."""
 
 END_SECONDS = 10
+LOOK_SECONDS = 1.0
+"""How often it is looked whether the server listens."""
+
 BODY_SECONDS = 10.0
 """How long a call's request may take."""
 
@@ -92,6 +95,17 @@ class GrpcDoor:
         except OSError:
             await self.close()
             raise
+
+    async def ended(self) -> str:
+        """Wait until the library's server ends although nobody closed it. Returns why."""
+        assert self._front is not None
+        try:
+            while await self._server.wait_for_termination(LOOK_SECONDS):  # it has not ended within the time
+                if not self._front.is_listening:
+                    return "the server listens no more"
+        except Exception as error:  # whatever ended it
+            return f"{type(error).__name__}: {error}"
+        return "the server stopped"
 
     async def close(self) -> None:
         """Listen no more, and let calls end for a moment."""

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from otlp_stage import EXPORT, GRPC, call, good, listening, taken
 
-from kvitals.agent.collectors import grpc_front, http2_framing
+from kvitals.agent.collectors import grpc_front, hpack_blocks, http2_framing, otlp
 from kvitals.agent.collectors.http2_framing import (
     CONTINUATION,
     DATA,
@@ -21,6 +21,7 @@ from kvitals.agent.collectors.http2_framing import (
     FRAMES_AT_ONCE,
     HEADERS,
     MAX_HEADER_BYTES,
+    PADDED,
     PREFACE,
     FrameBudget,
     FrameHead,
@@ -28,6 +29,7 @@ from kvitals.agent.collectors.http2_framing import (
     FramingError,
 )
 from kvitals.agent.listeners import LISTENERS
+from tests.support.processes import free_port
 
 SETTINGS, PING, PRIORITY, WINDOW_UPDATE, UNKNOWN = 4, 6, 2, 8, 0xFA
 BEGIN = PREFACE + bytes(3) + bytes((SETTINGS, 0)) + bytes(4)
@@ -84,6 +86,10 @@ def test_frames_are_the_same_however_the_bytes_are_cut() -> None:
 def test_what_no_client_sends(sent: bytes) -> None:
     with pytest.raises(FramingError):
         Framing(lambda _: None, PREFACE).feed(sent)
+
+
+def head_of(path: bytes) -> bytes:
+    return HEAD.replace(literal(b":path", EXPORT.encode()), literal(b":path", path))
 
 
 async def ends(port: int, sent: bytes, times: int = 1, first: bytes = b"") -> bool:
@@ -194,3 +200,62 @@ async def test_calls_of_a_connection_within_a_frame_give_way() -> None:
             await call(sense, good())
         for _, writer in held:
             writer.close()
+
+
+NO_TEXT = frame(HEADERS, END_HEADERS | END_STREAM, 1, head_of(b"/\x80"))
+"""A call whose path is not UTF-8: the library decodes it in the task that accepts calls."""
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        head_of(b"/\x80"),
+        head_of(b"/" + b"\xff" * 99),
+        HEAD + literal(b"x", b"\xfe"),
+        HEAD + literal(b"\xfe", b"x"),
+        head_of(b"/" + b"x" * 126)[:-1],  # cut off
+        b"\xff\xff\xff\xff\xff\x7f",
+    ],
+)
+async def test_headers_that_would_end_the_server_end_their_connection(block: bytes) -> None:
+    """One such frame ended OTLP over gRPC for everybody, without a token, and its state stayed ok."""
+    async with listening() as sense:
+        await call(sense, good())
+        padded = bytes((9,)) + bytes(5) + block + bytes(9)
+        cut = frame(HEADERS, END_STREAM, 1, block[:7]) + frame(CONTINUATION, END_HEADERS, 1, block[7:])
+        for sent in (
+            frame(HEADERS, END_HEADERS | END_STREAM, 1, block),
+            frame(HEADERS, END_HEADERS | END_STREAM | PADDED | 32, 1, padded),
+            cut,
+        ):
+            assert await ends(sense.ports[GRPC], sent)
+            await call(sense, good())
+        assert sense.read(1.0)[0].state == "ok"
+
+
+async def test_a_path_that_an_earlier_call_set_is_followed() -> None:
+    """By the table of headers, to which a later block refers with one byte."""
+    first = b"\x83\x86\x44\x02/\x80"
+    async with listening() as sense:
+        assert await ends(sense.ports[GRPC], frame(HEADERS, END_HEADERS, 1, first.replace(b"\x80", b"a") + b"\xc1"))
+        await call(sense, good())
+
+
+async def test_a_server_that_ends_is_reported_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends it: here the path that the front would refuse."""
+    monkeypatch.setattr(hpack_blocks.HeaderBlocks, "check", lambda self, block: None)
+    monkeypatch.setattr(otlp, "AGAIN_SECONDS", 0.3)
+    async with listening(grpc=f"127.0.0.1:{free_port()}") as sense:
+        await call(sense, good())
+        sense.read(1.0)
+        assert await ends(sense.ports[GRPC], NO_TEXT)
+        await asyncio.sleep(0.1)
+        record = sense.read(2.0)[0]
+        assert (record.state, record.reason) == ("partial", "not_listening")
+        assert "UnicodeDecodeError" in record.message
+        async with asyncio.timeout(10):
+            while GRPC not in sense.ports:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await call(sense, good())
+        sense.read(3.0)
+        assert sense.read(4.0)[0].state == "ok"
