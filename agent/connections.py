@@ -550,8 +550,8 @@ class GuardedSite(web.BaseSite):
         return int(self._server.sockets[0].getsockname()[1])
 
     @property
-    def is_serving(self) -> bool:
-        """Whether connections are accepted."""
+    def is_listening(self) -> bool:
+        """Whether new connections are accepted."""
         return isinstance(self._server, asyncio.Server) and self._server.is_serving()
 
     async def start(self) -> None:

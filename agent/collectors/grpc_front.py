@@ -95,6 +95,11 @@ class Front:
         self._sweep()
         return int(self._server.sockets[0].getsockname()[1])
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether new connections are accepted."""
+        return self._server is not None and self._server.is_serving()
+
     def accept_no_more(self) -> None:
         """Accept no further connection; those that there are go on."""
         if self._server is not None:

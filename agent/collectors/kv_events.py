@@ -65,8 +65,8 @@ REASONS = {
     "not_allowed": "{detail}",
     "elsewhere": "{detail}",
     "inproc": "{detail}",
-    "stopped": "The thread that listens ended because of a fault in kvitals. Please report this, and restart "
-    "the agent.",
+    "stopped": "Listening ended because of a fault in kvitals and starts again after 10 s. The log names the fault. "
+    "Please report this.",
 }
 """Why a publisher is not listened to, or not all is known of it."""
 

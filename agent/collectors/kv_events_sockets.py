@@ -87,6 +87,9 @@ FILES_RETRY_SECONDS = 10.0
 try to accept without a pause."""
 
 BIND_RETRY_SECONDS = 10.0
+FAULT_RETRY_SECONDS = 10.0
+"""After a fault of ours ended the listening to all addresses."""
+
 REOPEN_SECONDS = 3.0
 """After a connection broke and did not come back. ZeroMQ connects again where a peer goes, and not where it breaks the
 protocol, as a message that is too large does."""
@@ -356,6 +359,7 @@ class Ears:
         self._wanted: tuple[PublisherSource, ...] = ()
         self._publishers: dict[PublisherSource, PublisherStream] = {}
         self._states: dict[PublisherSource, tuple[int, float | None, str]] = {}
+        self._is_down = False  # a fault ended the listening, which begins again
         self._stop = threading.Event()
         self._is_changed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
@@ -380,7 +384,7 @@ class Ears:
                 chunks, dropped, seconds = publisher.hand_out()
                 is_mixed = publisher.stream.is_mixed(self._clock())
             connections, since, obstacle = states.get(publisher.source, (0, None, ""))
-            if not self._thread.is_alive():
+            if self._is_down or not self._thread.is_alive():
                 obstacle = "stopped"
             heard.append(
                 PublisherBatches(
@@ -402,6 +406,16 @@ class Ears:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._listen()
+            except Exception:  # nothing of the agent may end with this, and a fault must not end the listening for good
+                log.exception("listening to KV events ended; it begins again")
+                self._is_down = True
+                self._stop.wait(FAULT_RETRY_SECONDS)
+
+    def _listen(self) -> None:
+        """Until the thread is to end."""
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         context.setsockopt(zmq.BLOCKY, 0)
         poller = zmq.Poller()
@@ -418,8 +432,7 @@ class Ears:
                 for listener in listeners.values():
                     self._turn(listener, ready)
                 used = time.thread_time() - began
-        except Exception:  # nothing of the agent may end with this
-            log.exception("listening to KV events ended")
+                self._is_down = False
         finally:
             for listener in listeners.values():
                 listener.close()

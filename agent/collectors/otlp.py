@@ -16,7 +16,6 @@ makes exporters wait (RESOURCE_EXHAUSTED, 429), or dropped and counted by reason
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
@@ -30,8 +29,8 @@ from kvitals.config import Otlp
 log = Logger()
 
 RETRY_OPEN_SECONDS = 30.0
-WATCH_SECONDS = 1.0
-"""How often it is asked whether what listens still serves."""
+AGAIN_SECONDS = 1.0
+"""Until a server that ended by itself is started again."""
 
 
 class Door(Protocol):
@@ -41,12 +40,11 @@ class Door(Protocol):
     def port(self) -> int:
         """The port that was taken, where 0 was asked for."""
 
-    @property
-    def serves(self) -> bool:
-        """Whether its server still runs, once it is open."""
-
     async def open(self) -> None:
         """Listen. Raises OSError."""
+
+    async def ended(self) -> str:
+        """Wait until it listens no more although nobody closed it. Returns why."""
 
     async def close(self) -> None: ...
 
@@ -71,7 +69,8 @@ class OtlpSense:
         self._doors = _doors(settings, self._intake, hosts)
         self._intake.is_full = is_full
         self._shut = dict.fromkeys(self._doors, "not opened yet")  # door -> why nothing comes in there
-        self._keeper: asyncio.Task[None] | None = None
+        self._ended: dict[str, str] = {}  # door -> why it ended by itself since the last record
+        self._keepers: list[asyncio.Task[None]] = []
 
     def configure(self, tenant_attributes: Sequence[str]) -> None:
         """Take other attributes for tenants. What is listened on stays as it is."""
@@ -79,8 +78,9 @@ class OtlpSense:
 
     async def open(self) -> list[str]:
         """Listen, and go on trying where that fails. Returns what to tell the user."""
-        await self._try_doors()
-        self._keeper = asyncio.create_task(self._keep_open())
+        for name in self._doors:
+            await self._try_door(name)
+        self._keepers = [asyncio.create_task(self._keep_open(name), name=f"OTLP {name}") for name in self._doors]
         return [self._message(name) for name in self._shut]
 
     @property
@@ -95,44 +95,51 @@ class OtlpSense:
     def read(self, t: float) -> list[PartsRecord]:
         """Hand out what came in since the last time, and how the sense fares. Without I/O."""
         records = self._intake.hand_out(t)
-        if not self._shut:
+        ended, self._ended = self._ended, {}
+        closed = self._shut.keys() | ended.keys()
+        if not closed:
             return records
-        state = "failed" if len(self._shut) == len(self._doors) else "partial"
-        message = " ".join(self._message(name) for name in self._shut)
-        return [_but(record, state, "not_listening", message) for record in records]
+        state = "failed" if len(closed) == len(self._doors) else "partial"
+        messages = [self._message(name) for name in self._shut]
+        messages += [f"OTLP: {name} ended ({why}) and listens again." for name, why in ended.items()]
+        return [_but(record, state, "not_listening", " ".join(messages)) for record in records]
 
     async def close(self) -> None:
         """Listen no more. What came in can still be read."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
         for name, door in self._doors.items():
             if name not in self._shut:
                 await door.close()
 
-    async def _keep_open(self) -> None:
-        """Try again to listen on what is shut, and listen anew where a server has ended by itself."""
-        tried = time.monotonic()
+    async def _keep_open(self, name: str) -> None:
+        """Open a way in again where it could not be opened, or ended by itself. Without an end."""
         while True:
-            await asyncio.sleep(min(WATCH_SECONDS, RETRY_OPEN_SECONDS))
-            for name, door in self._doors.items():
-                if name not in self._shut and not door.serves:
-                    log.error("OTLP: the server ended unexpectedly and is started again", address=name)
-                    self._shut[name] = "its server ended unexpectedly"
-                    await door.close()
-                    tried = float("-inf")
-            if self._shut and time.monotonic() - tried >= RETRY_OPEN_SECONDS:
-                tried = time.monotonic()
-                await self._try_doors()
+            if name in self._shut:
+                await asyncio.sleep(RETRY_OPEN_SECONDS)
+            else:
+                why = await self._doors[name].ended()
+                log.error("OTLP: the server ended; it is started again", address=name, reason=why)
+                self._shut[name] = self._ended[name] = why
+                await self._close(name)
+                await asyncio.sleep(AGAIN_SECONDS)
+            await self._try_door(name)
 
-    async def _try_doors(self) -> None:
-        for name in list(self._shut):
-            try:
-                await self._doors[name].open()
-                del self._shut[name]
-            except (OSError, ValueError) as error:
-                self._shut[name] = str(getattr(error, "strerror", None) or error)
+    async def _try_door(self, name: str) -> None:
+        try:
+            await self._doors[name].open()
+        except Exception as error:  # of whatever kind: it is a state, and tried again
+            self._shut[name] = str(getattr(error, "strerror", None) or error)
+        else:
+            self._shut.pop(name, None)
+
+    async def _close(self, name: str) -> None:
+        """Let go of what an ended server leaves."""
+        try:
+            await self._doors[name].close()
+        except Exception:
+            log.exception("OTLP: an ended server was not closed", address=name)
 
     def _message(self, name: str) -> str:
         return (

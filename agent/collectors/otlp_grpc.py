@@ -19,13 +19,7 @@ from kvitals.agent.collectors.otlp_wire import OtlpFormatError
 from kvitals.agent.connections import effective
 from kvitals.agent.inbound import server_tls
 from kvitals.agent.listeners import LISTENERS
-from kvitals.agent.logger import Logger
 from kvitals.config import Otlp
-
-log = Logger()
-
-MAIN_TASK = "_server_main_loop"
-"""What the library calls the task that accepts calls. Where it raises, the server has ended and does not say so."""
 
 MAX_ENDING_CALLS = 4 * MAX_CALLS
 """Calls of the library at one time, with those that gave way a moment ago."""
@@ -36,6 +30,9 @@ MAX_CONNECTION_SECONDS = 300
 """After which a client must connect anew, so that calls that never end do end."""
 
 END_SECONDS = 10
+LOOK_SECONDS = 1.0
+"""How often it is looked whether the server listens."""
+
 BODY_SECONDS = 10.0
 """How long a call's request may take."""
 
@@ -58,17 +55,11 @@ class GrpcDoor:
         self._front: Front | None = None
         self._folder: Path | None = None  # of the socket between the front and the server; only we may enter it
         self._port = 0
-        self._tasks: set[asyncio.Task[Any]] = set()  # the library's own, as long as it serves
 
     @property
     def port(self) -> int:
         """The port that was taken, where 0 was asked for."""
         return self._port
-
-    @property
-    def serves(self) -> bool:
-        """Whether its server still runs, once it is open. An exception within the library's main task ends it."""
-        return not any(task.done() for task in self._tasks)
 
     async def open(self) -> None:
         """Listen. Raises OSError where the address or the certificate is no good."""
@@ -94,9 +85,7 @@ class GrpcDoor:
         path = self._folder / "grpc"
         try:
             server.add_insecure_port(f"unix:{path}")
-            before = asyncio.all_tasks()
             await server.start()
-            self._tasks = {task for task in asyncio.all_tasks() - before if MAIN_TASK in _name(task)}
             self._server = server
             self._front = Front(effective(ROW), path, tls, lambda: self._intake.drop("busy"))
             self._port = await self._front.open(host or None, port)
@@ -107,16 +96,23 @@ class GrpcDoor:
             await self.close()
             raise
 
+    async def ended(self) -> str:
+        """Wait until the library's server ends although nobody closed it. Returns why."""
+        assert self._front is not None
+        try:
+            while await self._server.wait_for_termination(LOOK_SECONDS):  # it has not ended within the time
+                if not self._front.is_listening:
+                    return "the server listens no more"
+        except Exception as error:  # whatever ended it
+            return f"{type(error).__name__}: {error}"
+        return "the server stopped"
+
     async def close(self) -> None:
         """Listen no more, and let calls end for a moment."""
         if self._front is not None:
             self._front.accept_no_more()
-        if self._server is not None and self.serves:
+        if self._server is not None:
             await self._server.stop(1)
-        for task in self._tasks:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                log.error("OTLP over gRPC: the library's server ended", error=repr(error)[:200])
-        self._server, self._tasks = None, set()
         if self._front is not None:
             self._front.close()
         if self._folder is not None:
@@ -177,7 +173,3 @@ def _handler(service: str, answer: Any) -> Any:
     # On the wire one request is as a stream of one, which alone can be waited for with an end.
     method = grpc.stream_unary_rpc_method_handler(answer)
     return grpc.method_handlers_generic_handler(service, {"Export": method})
-
-
-def _name(task: asyncio.Task[Any]) -> str:
-    return str(getattr(task.get_coro(), "__qualname__", ""))

@@ -24,6 +24,9 @@ from kvitals.config import Otlp
 BODY_SECONDS = 10.0
 """How long a request's body may take."""
 
+LOOK_SECONDS = 1.0
+"""How often it is looked whether the server listens."""
+
 CHUNK = 64 * 1024
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -67,15 +70,16 @@ class HttpDoor:
             raise
         self._runner = runner
 
+    async def ended(self) -> str:
+        """Wait until the server listens no more although nobody closed it. Returns why."""
+        while self._site is not None and self._site.is_listening:  # noqa: ASYNC110 - asyncio announces no end
+            await asyncio.sleep(LOOK_SECONDS)
+        return "the server listens no more"
+
     async def close(self) -> None:
         """Listen no more, and let requests end for a moment."""
         if self._runner is not None:
             await self._runner.cleanup()
-
-    @property
-    def serves(self) -> bool:
-        """Whether its server still runs, once it is open."""
-        return self._site is not None and self._site.is_serving
 
     @property
     def port(self) -> int:

@@ -114,6 +114,9 @@ class PartDelivery:
                 status, why = 0, str(error)
             except (aiohttp.ClientError, OSError, ValueError) as error:  # OSError: TimeoutError too
                 status, why = 0, type(error).__name__
+            except Exception as error:  # of whatever kind: nothing may end the sending for good
+                _log.exception("parts were not sent")
+                status, why = 0, type(error).__name__
             self._in_hand = 0
         self._say(why)
         if status in _TAKEN:

@@ -77,6 +77,29 @@ def test_an_engine_that_binds(ears: Ears) -> None:
     assert not any(chunk.late or chunk.lost or chunk.restarted for chunk in heard.chunks[own])
 
 
+def test_a_fault_while_listening_is_reported_and_ends_nothing_for_good(
+    ears: Ears, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread ended, and no engine's events were read until the agent was restarted."""
+    monkeypatch.setattr(kv_events_sockets, "FAULT_RETRY_SECONDS", 0.5)
+    own = source(free_port())
+    heard = Listened(ears)
+    serve, faults = Ears._serve, [ValueError("a fault"), KeyError("another")]
+
+    def faulty(self: Ears, *given: object) -> None:
+        if faults:
+            raise faults.pop()
+        serve(self, *given)  # type: ignore[arg-type]
+
+    with FakeEngine(own.endpoint) as engine:
+        monkeypatch.setattr(Ears, "_serve", faulty)
+        ears.listen_to([own])
+        until(lambda: heard.obstacle(own) == "stopped")
+        until(lambda: heard.obstacle(own) == "" and heard.connected(own))
+        engine.publish(batch(1))
+        until(lambda: heard.sequences(own) == [0])
+
+
 def test_an_engine_that_connects_finds_us_listening(ears: Ears) -> None:
     own = source(free_port(), bind=True)
     heard = Listened(ears)

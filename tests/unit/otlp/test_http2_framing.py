@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import resource
 import time
 from collections.abc import AsyncIterator
@@ -33,6 +32,7 @@ from kvitals.agent.collectors.http2_framing import (
 )
 from kvitals.agent.collectors.http2_framing import PRIORITY as WITH_PRIORITY
 from kvitals.agent.listeners import LISTENERS
+from tests.support.processes import free_port
 
 SETTINGS, PING, PRIORITY, WINDOW_UPDATE, UNKNOWN = 4, 6, 2, 8, 0xFA
 BEGIN = PREFACE + bytes(3) + bytes((SETTINGS, 0)) + bytes(4)
@@ -244,16 +244,33 @@ def test_the_largest_heads_cost_a_client_its_budget() -> None:
     assert cost_of(HEAD) == 0
 
 
-async def test_a_server_that_ends_by_itself_is_reported_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CallHeads, "check", lambda self, block: None)  # so that the path reaches the library
-    monkeypatch.setattr(otlp, "WATCH_SECONDS", 0.05)
+@pytest.mark.parametrize("block", [call_head(b"/\x80"), call_head(b"/" + b"x" * 126)[:-1], b"\xff\xff\xff\xff\xff\x7f"])
+async def test_a_head_ends_its_connection_in_whatever_frames_it_comes(block: bytes) -> None:
     async with listening() as sense:
         await call(sense, good())
-        await ends(sense.ports[GRPC], frame(HEADERS, END_HEADERS | END_STREAM, 1, call_head(b"/\x80")))
+        padded = bytes((9,)) + bytes(5) + block + bytes(9)
+        cut = frame(HEADERS, END_STREAM, 1, block[:5]) + frame(CONTINUATION, END_HEADERS, 1, block[5:])
+        for sent in (frame(HEADERS, END_HEADERS | END_STREAM | PADDED | WITH_PRIORITY, 1, padded), cut):
+            assert await ends(sense.ports[GRPC], sent)
+            await call(sense, good())
+        assert sense.read(1.0)[0].state == "ok"
+
+
+async def test_a_server_that_ends_by_itself_is_reported_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends it: here the path that the front would refuse."""
+    monkeypatch.setattr(CallHeads, "check", lambda self, block: None)
+    monkeypatch.setattr(otlp, "AGAIN_SECONDS", 0.3)
+    async with listening(grpc=f"127.0.0.1:{free_port()}") as sense:
+        await call(sense, good())
+        sense.read(1.0)
+        assert await ends(sense.ports[GRPC], frame(HEADERS, END_HEADERS | END_STREAM, 1, call_head(b"/\x80")))
+        await asyncio.sleep(0.1)
+        record = sense.read(2.0)[0]
+        assert (record.state, record.reason) == ("partial", "not_listening")
+        assert "UnicodeDecodeError" in record.message
         async with asyncio.timeout(10):
-            while True:
-                with contextlib.suppress(grpc.aio.AioRpcError, KeyError):
-                    await call(sense, good())
-                    break
+            while GRPC not in sense.ports:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        assert len(taken(sense)[0]) == 2
+        await call(sense, good())
+        sense.read(3.0)
+        assert sense.read(4.0)[0].state == "ok"

@@ -112,6 +112,24 @@ async def test_parts_wait_for_an_agent_that_is_away_and_the_oldest_give_way() ->
     assert [line["log_level"] for line in logs] == ["warning", "info"]
 
 
+async def test_a_fault_while_sending_ends_nothing_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task that sends ended, so that no part came to the agent until the tap was restarted."""
+    post, faults = PartDelivery._post, [KeyError("a fault"), RecursionError()]
+
+    async def faulty(self: PartDelivery, body: bytes) -> int:
+        if faults:
+            raise faults.pop()
+        return await post(self, body)
+
+    monkeypatch.setattr(PartDelivery, "_post", faulty)
+    async with listening() as agent:
+        to = PartDelivery(agent.url)
+        await to.open()
+        to.add(part("one"))
+        await until(lambda: agent.names == ["one"])
+        await to.close()
+
+
 async def test_what_the_agent_will_never_take_is_dropped_and_told() -> None:
     async with listening() as agent:
         agent.status = 413
