@@ -54,7 +54,7 @@ def trace_lookups(path: Path, block_size: int | None) -> Lookups:
     if trace.facts.block_size is None:
         raise TraceError(
             f"{path}: the {trace.facts.format} format has no prefix ids, so no hit rate can be calculated for any"
-            f" capacity, eviction or routing. `kvitals size --trace {path}` uses its arrivals and lengths only."
+            f" capacity, eviction or routing. `kvitals size --trace {path}` uses only the trace's arrivals and lengths."
         )
     return Lookups(trace.accesses, str(path), None, trace.facts)
 

@@ -206,7 +206,7 @@ def _config(options: Options, installation: Installation, thresholds: Mapping[st
         f"    selector: {_quoted(installation.selector)},",
         "    // Names of labels in this Prometheus.",
         *(f"    {label}Label: {_quoted(installation.labels[label])}," for label in LABELS),
-        "    // 'core': what users feel and lost capacity. 'extended': the alerts of every rule.",
+        "    // 'core': alerts on symptoms and lost capacity. 'extended': the alerts of every rule.",
         f"    alerts: {_quoted(options.alerts)},",
         "    // Groups of alerts, such as ['latency', 'kv', 'slo']; empty: all.",
         f"    groups: [{', '.join(map(_quoted, installation.groups))}],",

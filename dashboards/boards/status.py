@@ -141,7 +141,9 @@ def _wrong(core: list[Rule]) -> BoardRow:
 def _wrong_besides(others: list[Rule], own: list[Rule]) -> tuple[BoardRow, ...]:
     """Rows of rules that are not of the core, where there are any; the user's own are open."""
     title = "Other causes and symptoms of severity page"
-    more = _rules(title, "Which other cause or symptom of severity page holds?", [r for r in others if r not in own])
+    more = _rules(
+        title, "Which other causes and symptoms of severity page are active?", [r for r in others if r not in own]
+    )
     mine = _rules("Your own rules: engines for which each rule holds", "Which of your own rules holds?", own)
     rows = BoardRow("Rules of your own", (mine,)), BoardRow("Other rules of severity page", (more,), closed=True)
     return tuple(one for one in rows if one.panels[0].lines)

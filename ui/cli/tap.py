@@ -50,7 +50,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--key-file", type=Path, metavar="FILE", help="private key of --cert-file")
     parser.add_argument(
-        "--router", action="store_true", default=None, help="the upstream is a router: which engine serves is unknown"
+        "--router", action="store_true", default=None, help="the upstream is a router, so the serving engine is unknown"
     )
     parser.add_argument("--engine", metavar="NAME", help="name of the engine at the agent (host:port of the upstream)")
     parser.add_argument("--role", choices=ROLES[:3], help="the engine's part in a deployment")

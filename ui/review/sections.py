@@ -107,7 +107,7 @@ def _went(review: Review) -> Iterator[Block]:
     trap = review.trap
     if trap.used is not None:
         nvml = f"; NVML's utilization reads {share(trap.gpu_utilization)}" if trap.gpu_utilization is not None else ""
-        verdict = "This is the utilization trap: below 40 %." if trap.trapped else ""
+        verdict = "Below 40 % GPUs look busy and do little work (utilization trap)." if trap.trapped else ""
         better = (
             f" At 70 %, a million output tokens would cost {usd(trap.usd_at_target)} instead of "
             f"{usd(review.total.usd_per_million_output)}."
