@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kvitals.agent.command_line import LAUNCHERS, flag_name
+from kvitals.app.escaping import plain
 from kvitals.rules.finding import LeverSetting
 
 Action = Literal["set", "switch", "merge", "remove"]
 
 REMOVE, ON = "remove it", "on"
+_FLAG = re.compile(r"--[A-Za-z0-9][A-Za-z0-9._-]*")
 _PAIR = re.compile(r"([a-z_]\w*): (\S+)")
 _FAMILIES = {"speculative-algorithm": "speculative-"}
 """Flags that mean nothing without the flag that is removed, by their common beginning."""
@@ -55,7 +58,32 @@ def flag_changes(setting: LeverSetting, value: str | None = None) -> list[FlagEd
         else:
             changes[-1] = replace(changes[-1], action="set", value=word)
     changes[-1] = _with_value(changes[-1], setting, setting.to if value is None else value)
+    for change in changes:
+        _refuse_odd(change)
     return changes
+
+
+def _refuse_odd(change: FlagEdit) -> None:
+    """Refuse what no flag or value of an engine has. Raises PatchError.
+
+    Shells, systemd and Kubernetes expand `$`, each in its own way. Characters that are not printed hide what a reviewer
+    approves.
+    """
+    if not _FLAG.fullmatch(change.flag):
+        raise PatchError(f"`{plain.line(change.flag)}` is no name of a flag; change the file by hand")
+    if "$" in change.value or not change.value.isprintable():
+        raise PatchError(
+            f"the value of {change.flag} has `$` or characters that are not printed; change the file by hand"
+        )
+    if change.action == "set" and (number := _as_number(change.value)) is not None and not math.isfinite(number):
+        raise PatchError(f"the value of {change.flag} is no finite number; give another with --set")
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _with_value(change: FlagEdit, setting: LeverSetting, text: str) -> FlagEdit:

@@ -22,12 +22,14 @@ _CONTEXT_LINES = 3
 @dataclass(frozen=True)
 class PatchRequest:
     """What is asked for. finding: an id or a code, empty: the first with a lever that can be written. lever: its name,
-    empty: the first. value: in place of the lever's own. container: where a file starts several engines."""
+    empty: the first. value: in place of the lever's own. container: where a file starts several engines. flags: of each
+    lever that is known here; None: the document was made here, so that its settings are those."""
 
     finding: str = ""
     lever: str = ""
     value: str | None = None
     container: str = ""
+    flags: Mapping[str, frozenset[str]] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,11 @@ def _chosen(document: Triage, request: PatchRequest) -> tuple[Finding, LeverAdvi
                 reasons.append(f"{finding.code} {lever.lever}: not an engine setting ({why})")
                 continue
             try:
+                if request.flags is not None and lever.setting.flag not in request.flags.get(lever.lever, ()):
+                    raise PatchError(f"the document names a flag that this lever does not have here ({_flag(lever)})")
                 changes = flag_changes(lever.setting, request.value)
+                if request.flags is not None:
+                    check_value(changes[-1], lever, *_engine(document, finding))
             except PatchError as error:
                 reasons.append(f"{finding.code} {lever.lever}: {error}")
                 continue
@@ -216,3 +222,7 @@ def _written(change: FlagEdit) -> str:
 
 def _code(text: str) -> str:
     return markdown.code(plain.clip(text, MAX_LINE))
+
+
+def _flag(lever: LeverAdvice) -> str:
+    return plain.line(lever.setting.flag if lever.setting is not None else "")

@@ -42,10 +42,13 @@ def _check_flag(change: FlagEdit, setting: LeverSetting, system: str, version: s
     value = _number(change.value)
     if value is None:
         raise PatchError(f"{change.flag} takes a number, not {change.value}; give a number with --set")
-    if limits is None:
+    if limits is not None:
+        if why := refusal(change.flag, change.value):
+            raise PatchError(why)
         return
-    if why := refusal(change.flag, change.value):
-        raise PatchError(why)
+    known = [_number(text) for text in (setting.now, *(state.default for state in states))]
+    if value < 0 and not any(number is not None and number < 0 for number in known):
+        raise PatchError(f"{change.flag} takes no number below zero; give another with --set")
 
 
 def _states(flag: str, system: str, version: str) -> list[FlagState]:

@@ -83,7 +83,8 @@ def add(commands: Any) -> None:
 def do(args: argparse.Namespace) -> int:
     files = {_shown(path): _content(path) for path in args.file}
     document = _document(args)
-    request = PatchRequest(args.finding, args.lever, args.value, args.container)
+    flags = _known_flags(args) if _is_foreign(args.source) else None
+    request = PatchRequest(args.finding, args.lever, args.value, args.container, flags)
     try:
         proposal = propose(document, request, files)
     except PatchError as error:
@@ -131,6 +132,17 @@ def _document(args: argparse.Namespace) -> Triage:
     if args.at:
         raise UsageError("--at works with recordings and a Prometheus; a live source shows only the present")
     return asyncio.run(_live(parse_url(args.source), args))
+
+
+def _is_foreign(source: str | None) -> bool:
+    """Whether the document may be somebody else's: from a file, or from an agent. Its settings are held against the
+    levers here."""
+    return source is not None and (source.endswith(".json") or "://" in source)
+
+
+def _known_flags(args: argparse.Namespace) -> dict[str, frozenset[str]]:
+    levers = setup(args).knowledge.levers
+    return {name: frozenset(one.flag for one in lever.settings) for name, lever in levers.items()}
 
 
 async def _live(url: str, args: argparse.Namespace) -> Triage:

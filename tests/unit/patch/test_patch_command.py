@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvitals.app.demo import HEAVY_TENANT
@@ -14,6 +15,7 @@ from kvitals.app.patch.source_text import apply_edits
 from kvitals.app.patch.value_check import check_value
 from kvitals.rules.finding import LeverAdvice, LeverSetting
 from kvitals.ui.cli.main import main
+from tests.support.recordings import judge, setup
 
 SHIPPED = HEAVY_TENANT.parent
 SLOTS = [FlagEdit("--max-num-seqs", "set", "16")]
@@ -299,3 +301,40 @@ def test_percent_signs_of_a_unit_are_doubled() -> None:
     changes = [FlagEdit("--served-model-name", "set", "a%b")]
     after = changed("engine.service", "[Service]\nExecStart=/usr/bin/vllm serve m\n", changes)
     assert "ExecStart=/usr/bin/vllm serve m --served-model-name a%%b\n" in after
+
+
+FOREIGN = (
+    ({"flag": "--trust-remote-code with --max-num-seqs"}, "names a flag that this lever does not have here"),
+    ({"flag": "--max-num-seqs 5 --trust-remote-code with --seed"}, "names a flag that this lever does not have here"),
+    ({"flag": "--model", "to": "evil/model"}, "names a flag that this lever does not have here"),
+    ({"to": "-5"}, "takes a whole number from 1"),
+    ({"to": "1e9999"}, "is no finite number"),
+    ({"to": "4\x1b[31m"}, "characters that are not printed"),
+    ({"to": "\u202e61"}, "characters that are not printed"),
+    ({"to": "${PATH}"}, "has `$`"),
+    ({"to": "$(HOME)"}, "has `$`"),
+)
+
+
+def test_a_document_of_somebody_else_brings_no_setting_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its texts stood in the diff as they came."""
+    unit = tmp_path / "engine.service"
+    unit.write_text("[Service]\nExecStart=/usr/bin/vllm serve org/model --max-num-seqs 2\n")
+    document = msgspec.to_builtins(judge(SHIPPED / "few_slots.kvcap", setup()).document)
+    (lever,) = [one for one in document["causes"][0]["levers"] if one["lever"] == "raise-max-num-seqs"]
+    source = tmp_path / "theirs.json"
+    for change, why in FOREIGN:
+        own = dict(lever["setting"])
+        lever["setting"].update(change)
+        document["causes"][0]["levers"] = [lever]
+        source.write_bytes(msgspec.json.encode(document))
+        code, diff, said = run(capsys, str(source), "SCH01", "--file", str(unit))
+        assert (code, diff) == (2, ""), change
+        assert why in " ".join(said.split()), (change, said)
+        lever["setting"] = own
+    source.write_bytes(msgspec.json.encode(document))
+    assert (
+        "+ExecStart=/usr/bin/vllm serve org/model --max-num-seqs 16" in run(capsys, str(source), "--file", str(unit))[1]
+    )
