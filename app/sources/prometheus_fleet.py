@@ -24,6 +24,7 @@ from kvitals.diagnoser.sources.survey import Survey, survey
 from kvitals.diagnoser.triage import triage
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import DocumentSource, SloInForce, Triage
+from kvitals.series.promql import Series
 
 _OBJECTIVES = [expression(f'{which} by (slo, source) (kvitals_slo_seconds{{class=""}})') for which in ("min", "max")]
 
@@ -81,6 +82,31 @@ def look_at_server(access: PrometheusAccess, setup: Setup, at: float) -> tuple[S
         found = survey(server, at)
         signals = RemoteSignals(setup.knowledge, ServedFamilies(server, dialect(server, found, setup)), found.interval)
         return found, presence(setup.knowledge, signals, found.span)
+
+
+def look_at_names(access: PrometheusAccess, setup: Setup, at: float) -> tuple[Survey, Dialect]:
+    """What a server has, and how it says it: what `course_at_server` needs, and may be kept for a minute or so. Raises
+    ServerError."""
+    with Prometheus(access) as server:
+        found = survey(server, at)
+        return found, dialect(server, found, setup)
+
+
+def course_at_server(
+    access: PrometheusAccess, setup: Setup, seen: tuple[Survey, Dialect], query: str, times: tuple[float, float, float]
+) -> list[Series]:
+    """The course of an expression over families and signals, whether the server has the signals recorded or not. times:
+    start, end and step in seconds. Raises ServerError, also where the server refuses the query; PromQLError."""
+    found, said_as = seen
+    expr = expression(query)
+    with Prometheus(access) as server:
+        served = ServedFamilies(server, said_as)
+        signals = RemoteSignals(setup.knowledge, served, found.interval)
+        signals.define(found.span)
+        lines = signals.course(expr, *times)
+        if not lines and (why := next(iter(served.failed.values()), "")):
+            raise ServerError(why)
+        return lines
 
 
 @contextmanager

@@ -75,7 +75,7 @@ class RemoteSignals(Signals):
         self._there: dict[tuple[str, tuple[str, ...]], set[Labels]] = {}
 
     def observe_steps(self, span: EvaluationSpan) -> Steps[dict[str, SignalValues]]:
-        self._define(span)
+        self.define(span)
         wanted = [expr for both in self._asked_for.values() for expr in both if expr is not None]
         present = [expression(ENTITIES), expression(INFO)]
         found = self.ask([*present, *wanted], span.at, shared=True)
@@ -155,7 +155,8 @@ class RemoteSignals(Signals):
     def infos(self) -> Rows:
         return self._snapshot.get(INFO, [])
 
-    def _define(self, span: EvaluationSpan) -> None:
+    def define(self, span: EvaluationSpan) -> None:
+        """Take signals for what they are made of over the windows of a moment. Asks nothing."""
         compiled = self._compile(span)
         self._asked_for = {name: (c.expr, c.samples) for name, c in compiled.items()}
         recorded = self.served.dialect.has

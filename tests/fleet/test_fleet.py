@@ -19,6 +19,7 @@ from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server
 from kvitals.config import Config, SloTable
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.loader import Knowledge, load
+from kvitals.ui.web.sources.server import Server
 from tests.fleet.backfill import Fleet, backfill
 from tests.fleet.right import first_causes, noticed
 from tests.fleet.situations import of_families, of_pages
@@ -136,3 +137,18 @@ def test_check_tells_what_the_pool_has_and_what_nobody_has(
 def test_a_server_without_engines_says_so(tmp_path: Path) -> None:
     with prometheus(tmp_path) as server, pytest.raises(ServerError, match="nothing was scraped"):
         judged((Fleet([]), server), at=1_767_225_600.0)
+
+
+@pytest.mark.parametrize("kind", ["agents", "engines"])
+def test_a_chart_of_a_signal_has_a_line_for_each_engine(kind: str, request: pytest.FixtureRequest) -> None:
+    """The server has recorded no signal: the page asks for what they are made of, in the words that the server has."""
+    fleet, server = request.getfixturevalue(kind)
+    page = Server(f"http://127.0.0.1:{server.port}", lambda: Setup(KNOWLEDGE, Config()))
+    document = judged((fleet, server)).document
+    for signal in ("waiting_avg", "kv_usage_p90"):
+        lines = page.series(f"kvitals:{signal}", fleet.end - 600.0, fleet.end)
+        assert {line.labels["engine"] for line in lines} == {one["engine"] for one in document.coverage.engines}
+        newest = {line.labels["engine"]: line.points[-1] for line in lines}
+        for row in document.engines:
+            t, value = newest[row.entity.labels["engine"]]
+            assert (t, value) == (fleet.end, pytest.approx(row.figures[signal].value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -11,16 +12,12 @@ from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.lookups import Lookups
 from kvitals.app.pipeline import Setup
 from kvitals.app.request_sources import RequestAnswer, RequestQuery
-from kvitals.app.sources.prometheus_fleet import judge_server
-from kvitals.diagnoser.sources.prometheus import (
-    Prometheus,
-    PrometheusAccess,
-    PrometheusQuery,
-    PrometheusSeries,
-    ServerError,
-)
+from kvitals.app.sources.prometheus_fleet import course_at_server, judge_server, look_at_names
+from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
+from kvitals.diagnoser.sources.served import Dialect
+from kvitals.diagnoser.sources.survey import Survey
 from kvitals.rules.finding import Triage
-from kvitals.series.promql import PromQLError
+from kvitals.series.promql import PromQLError, Series
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.sources.background import BackgroundJudge
 from kvitals.ui.web.sources.base import MAX_LINES, ChartLine, Extent, PageWindow, PastEvents, step_of
@@ -29,6 +26,8 @@ from kvitals.ui.web.sources.recording import happening_of
 PAST_SECONDS = 6 * 3600.0
 SERIES_SECONDS = 10.0
 """For one chart's query."""
+SEEN_SECONDS = 60.0
+"""How long it is believed which metrics a server has."""
 
 _ONLY_AGENT = "A Prometheus has series, but no data about single blocks or requests."
 
@@ -43,6 +42,9 @@ class Server:
         self.name = self._url = url.rstrip("/")
         self._setup = setup
         self._judge = BackgroundJudge(self._judged)
+        self._names: tuple[Survey, Dialect] | None = None
+        self._looked = 0.0
+        self._looking = threading.Lock()
 
     def empty_pages(self) -> frozenset[str]:
         return frozenset({"cache", "cascades", "requests"})
@@ -66,14 +68,20 @@ class Server:
         return Extent(now - PAST_SECONDS, now, 300.0)
 
     def series(self, query: str, start: float, end: float) -> list[ChartLine]:
-        question = PrometheusQuery(query, end, start, step_of(start, end, 5.0))
+        access, times = PrometheusAccess(self._url, timeout=SERIES_SECONDS), (start, end, step_of(start, end, 5.0))
         try:
-            with Prometheus(PrometheusAccess(self._url, timeout=SERIES_SECONDS)) as server:
-                answer = server.one(question)
-        except (ServerError, OSError) as error:
+            answer = course_at_server(access, self._setup(), self._seen(access, end), query, times)
+        except (ServerError, PromQLError, OSError) as error:
             raise UnansweredError(_unusable(self._url, error)) from error
-        lines = (ChartLine(found.metric, _points(found)) for found in answer[:MAX_LINES])
+        lines = (ChartLine(dict(found.labels), _points(found)) for found in answer[:MAX_LINES])
         return [line for line in lines if line.points]
+
+    def _seen(self, access: PrometheusAccess, at: float) -> tuple[Survey, Dialect]:
+        """What the server has, which changes rarely. at: a moment at which it has samples."""
+        with self._looking:
+            if self._names is None or time.monotonic() - self._looked > SEEN_SECONDS:
+                self._names, self._looked = look_at_names(access, self._setup(), at), time.monotonic()
+            return self._names
 
     def past(self, start: float, end: float) -> PastEvents:
         now = self.findings(None)
@@ -92,8 +100,9 @@ class Server:
         raise UnansweredError(_needs_agent("Cache lookups are unknown here"))
 
 
-def _points(found: PrometheusSeries) -> list[tuple[float, float]]:
-    return [(t, value) for t, text in found.values if math.isfinite(value := float(text))]
+def _points(found: Series) -> list[tuple[float, float]]:
+    pairs = zip(found.times.tolist(), found.values.tolist(), strict=True)
+    return [(t, value) for t, value in pairs if math.isfinite(value)]
 
 
 def _unusable(url: str, error: Exception) -> Failure:
