@@ -243,4 +243,4 @@ def write_whole(path: Path, text: str, option: str, *, parents: bool = False) ->
         else:
             replace_file(path, text.encode())
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; choose another {option}") from error
+        raise UsageError(f"cannot write to {path}: {error.strerror}; choose another {option}") from error

@@ -138,7 +138,7 @@ def test_an_export_for_which_there_is_no_room_leaves_no_cut_file(tmp_path: Path)
     limited = f"ulimit -f 4; exec {sys.executable} -m kvitals.ui.cli.main export boards alerts --out {tmp_path}/x"
     ended = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=False)
     assert ended.returncode == 2 and "None" not in ended.stderr
-    assert re.match(rf"kvitals: cannot write {tmp_path}/x/\S+: File too large", ended.stderr.replace("\n", " "))
+    assert re.match(rf"kvitals: cannot write to {tmp_path}/x/\S+: File too large", ended.stderr.replace("\n", " "))
     assert all(len(path.read_bytes()) < 4096 for path in (tmp_path / "x").rglob("*") if path.is_file())
 
 
