@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,9 @@ from kvitals.app.sources.recording import (
     ended_node,
     judge_recording,
 )
+from kvitals.app.sources.recording import verdicts as judge_moments
 from kvitals.config import Config
+from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -51,6 +54,7 @@ class _Kept(Generic[T]):
 
 _verdicts = _Kept[RecordingVerdict]()
 _ends = _Kept[RecordingEnd]()
+_courses = _Kept[list[tuple[float, Triage]]]()
 
 
 @cache
@@ -84,7 +88,31 @@ def end(path: Path, config: Config, slo_sources: Mapping[str, str] | None = None
     return _ends.get(path, (config, dict(slo_sources or {})), lambda: ended_node(path, config, slo_sources))
 
 
-_SHARED = {"judge_recording": judge, "ended_node": end}
+def verdicts(path: Path, under: Setup) -> Iterator[tuple[float, Triage]]:
+    """The documents of `verdicts`, which are remembered as `judge` remembers one. What it yields is shared.
+
+    Raises as `replay_moments` does.
+    """
+    yield from _courses.get(path, under, lambda: list(judge_moments(path, under)))
+
+
+@dataclass(frozen=True)
+class JudgedMoment:
+    """What is asked of a pipeline that stands at a moment: its document."""
+
+    document: Triage
+
+    def triage(self) -> Triage:
+        return self.document
+
+
+def replay_moments(path: Path, under: Setup) -> Iterator[tuple[float, JudgedMoment]]:
+    """`replay_moments` from the remembered documents, for what asks each moment for its document only."""
+    for at, document in verdicts(path, under):
+        yield at, JudgedMoment(document)
+
+
+_SHARED = {"judge_recording": judge, "ended_node": end, "verdicts": verdicts, "replay_moments": replay_moments}
 
 
 @contextmanager
