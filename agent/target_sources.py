@@ -21,7 +21,7 @@ from kvitals.agent.discovery import Finder
 from kvitals.agent.file_changes import Stamp, stamp
 from kvitals.agent.kubernetes import Pods
 from kvitals.agent.workers import Worker
-from kvitals.config import Config, ConfigError, TargetTable, is_pattern, normal_url, read_targets
+from kvitals.config import MAX_TARGETS, Config, ConfigError, TargetTable, is_pattern, normal_url, read_targets
 from kvitals.series.secret_file import SecretError, secret
 
 FILES, KUBERNETES, PROCESSES = "targets_files", "kubernetes", "discovery"
@@ -32,7 +32,6 @@ SCAN_SECONDS = 20.0
 """Deadlines. A node with some ten thousand processes takes seconds to search."""
 
 MAX_FILES = 100
-MAX_TARGETS = 1000
 _NEVER: Stamp = (-1, -1, -1)
 
 

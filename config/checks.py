@@ -31,21 +31,23 @@ class Seconds(float):
 
 
 def normal_url(text: str) -> str:
-    """`text` with a scheme and without a trailing slash. Raises ValueError, saying what is wrong, and no password."""
+    """`text` with a scheme and without a trailing slash. Raises ValueError, which says what is wrong and has neither a
+    password nor what follows `?` or `#`, where tokens stand."""
     url = text if "://" in text else f"http://{text}"
+    shown = re.split(r"[?#]", text.rpartition("@")[2], maxsplit=1)[0]
     if "@" in url:
-        raise ValueError(f"the URL of {url.rpartition('@')[2]} contains a password: use bearer_file")
+        raise ValueError(f"the URL of {shown} contains a password: use bearer_file")
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise ValueError(f"{text!r} is not a URL: {error}") from None
+    except ValueError:
+        raise ValueError(f"{shown!r} is not a URL") from None
     host_is_good = HOST.fullmatch(parts.hostname or "")
     is_cut = parts.netloc.endswith(":") or re.search(r"\s", url)
     if parts.scheme not in ("http", "https") or not host_is_good or port == 0 or is_cut:
-        raise ValueError(f"{text!r} is not the URL of a server, such as http://127.0.0.1:8000")
+        raise ValueError(f"{shown!r} is not the URL of a server, such as http://127.0.0.1:8000")
     if parts.query or parts.fragment:
-        raise ValueError(f"{text!r} must end with the path, without ? or #")
+        raise ValueError(f"{shown!r} must end with the path, without ? or #")
     return url.rstrip("/")
 
 

@@ -59,10 +59,11 @@ TABLES: dict[str, type[Struct]] = {
 """Tables that there may be one of, by their names in the file and in a Config."""
 
 MAX_OBJECTIVES = 200
+MAX_TARGETS = 1000
 MAX_REQUEST_LOGS = 16
 LISTS: dict[str, tuple[str, type[Struct], int | None]] = {
     "objective": ("objectives", ObjectiveTable, MAX_OBJECTIVES),
-    "target": ("targets", TargetTable, None),
+    "target": ("targets", TargetTable, MAX_TARGETS),
     "request_log": ("request_logs", RequestLog, MAX_REQUEST_LOGS),
     "mute": ("mutes", MuteTable, None),
 }

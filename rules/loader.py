@@ -33,6 +33,9 @@ from kvitals.series.promql import Expr, PromQLError, expand, names, parse, selec
 ROOT = Path(__file__).parent
 MAX_FILE_BYTES = 256 * 1024
 MAX_DEPTH = 20
+RULE_FOLDERS = ("codes", "levers", "signals", "params", "cases")
+"""What a directory of rules has at least one of."""
+
 HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 PLACEHOLDER = re.compile(r"\{(\$?[a-z][a-z0-9_]*)\}")
 
@@ -128,7 +131,10 @@ def load(extra: Sequence[Path] = ()) -> Knowledge:
         dict(shipped.files),
     )
     for directory in extra:
-        if directory.is_dir():
+        if directory.is_dir() and not any((directory / part).is_dir() for part in RULE_FOLDERS):
+            why = f"no directory of rules: it has none of {', '.join(RULE_FOLDERS)}"
+            knowledge.problems.append(KnowledgeProblem(directory, 0, why))
+        elif directory.is_dir():
             _load_directory(knowledge, directory)
             _override(knowledge, directory)
         else:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from kvitals.agent.collectors.otlp_wire import OtlpFormatError, SpanGroup
+from kvitals.agent.collectors.otlp_wire import MAX_SPAN_BYTES, OtlpFormatError, SpanGroup
 from kvitals.agent.inbound import has_token
 from kvitals.agent.logger import Logger
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
@@ -36,7 +36,7 @@ REASONS = {
     "no_ids": "a span without a trace id or request id",
     "time": "a span with a wrong time: it ended over a day ago, or ends in the future",
     "malformed": "an invalid span or request",
-    "too_large": "a request larger than max_bytes",
+    "too_large": f"a span larger than {MAX_SPAN_BYTES // 1024} KB (in JSON twice that), or a request above max_bytes",
     "busy": "a request that was refused for now; exporters try again",
     "timeout": "a request that did not end",
     "unauthorized": "a request without the token",
@@ -44,7 +44,7 @@ REASONS = {
 }
 """Why a span, or a request as a whole, gave no part."""
 
-UNUSABLE = ("no_ids", "time", "malformed")
+UNUSABLE = ("no_ids", "time", "malformed", "too_large")
 """Reasons that are told to the exporter, as a partial success. The others are as they should be."""
 
 
@@ -137,7 +137,7 @@ class SpanIntake:
         return records
 
 
-def _one_turn(spans: Iterator[SpanFields | None]) -> Iterator[SpanFields | None]:
+def _one_turn(spans: Iterator[SpanFields | str]) -> Iterator[SpanFields | str]:
     """As many of the spans as one turn of the loop may read."""
     end = time.perf_counter() + TURN_SECONDS
     for span in islice(spans, CHUNK_SPANS):

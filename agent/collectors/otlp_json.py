@@ -2,6 +2,8 @@
 
 Ids are hexadecimal here and whole numbers may be texts, as the protocol has it, so protobuf's own JSON is no use. Only
 what a part may need is decoded: what it is not asked for, such as events' attributes, never becomes an object.
+Resources, scopes and spans stay text until they are read one by one, so each has its limit of bytes, and a broken span
+costs no other.
 """
 
 from __future__ import annotations
@@ -13,20 +15,27 @@ import msgspec
 from msgspec import Struct
 
 from kvitals.agent.collectors import otlp_messages as messages
+from kvitals.agent.collectors import otlp_wire
 from kvitals.agent.collectors.otlp_wire import (
     ENGINE_ATTRIBUTES,
     MAX_NAME,
     OtlpFormatError,
     SpanGroup,
     engine_of,
+    within_limit,
 )
-from kvitals.agent.requests.spans import ERROR, SpanFields
+from kvitals.agent.requests.spans import ERROR, MALFORMED, TOO_LARGE, SpanFields
 from kvitals.series.ascii_numbers import ascii_float, ascii_int
 
 MAX_OBJECTS = 100_000
 """Objects and lists in a request, since each costs more in memory than on the wire. A span has about 30."""
+MAX_SPAN_BYTES = 2 * otlp_wire.MAX_SPAN_BYTES
+"""The same span is 1.8 times as long in JSON as in protobuf (one of Envoy AI Gateway)."""
 MAX_GROUPS = 4096
 """Resources in a request, and scopes."""
+
+
+_NULL = msgspec.Raw(b"null")
 
 
 class _Array(Struct):
@@ -72,8 +81,8 @@ class _Scope(Struct):
 
 
 class _ScopeSpans(Struct):
-    scope: _Scope | None = None
-    spans: list[_Span] = []
+    scope: msgspec.Raw = _NULL
+    spans: list[msgspec.Raw] = []
 
 
 class _Resource(Struct):
@@ -81,7 +90,7 @@ class _Resource(Struct):
 
 
 class _ResourceSpans(Struct, rename="camel"):
-    resource: _Resource | None = None
+    resource: msgspec.Raw = _NULL
     scope_spans: list[_ScopeSpans] = []
 
 
@@ -90,6 +99,10 @@ class _Request(Struct, rename="camel"):
 
 
 _decoder = msgspec.json.Decoder(_Request)
+_resource_decoder = msgspec.json.Decoder(_Resource | None)
+_scope_decoder = msgspec.json.Decoder(_Scope | None)
+_span_decoder = msgspec.json.Decoder(_Span)
+_UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
 def groups(payload: bytes) -> list[SpanGroup]:
@@ -97,19 +110,20 @@ def groups(payload: bytes) -> list[SpanGroup]:
     if payload.count(b"{") + payload.count(b"[") > MAX_OBJECTS:
         raise OtlpFormatError(f"more than {MAX_OBJECTS} objects in one request: send smaller batches")
     try:
-        request = _decoder.decode(payload)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        return list(_groups(payload))
+    except _UNREADABLE as error:
         raise OtlpFormatError(f"not an OTLP request for traces in JSON: {error}") from error
-    resources = request.resource_spans
+
+
+def _groups(payload: bytes) -> Iterator[SpanGroup]:
+    resources = _decoder.decode(payload).resource_spans
     if max(len(resources), sum(len(resource.scope_spans) for resource in resources)) > MAX_GROUPS:
         raise OtlpFormatError(f"more than {MAX_GROUPS} resources or scopes in one request: send smaller batches")
-    result: list[SpanGroup] = []
     for resource in resources:
-        engine = engine_of(_engine_attributes(resource.resource))
+        engine = engine_of(_engine_attributes(_resource_decoder.decode(within_limit(memoryview(resource.resource)))))
         for group in resource.scope_spans:
-            scope = group.scope.name if group.scope else ""
-            result.append(SpanGroup(engine, scope, _spans(group.spans)))
-    return result
+            scope = _scope_decoder.decode(within_limit(memoryview(group.scope)))
+            yield SpanGroup(engine, scope.name if scope else "", _spans(group.spans))
 
 
 def _engine_attributes(resource: _Resource | None) -> dict[str, str]:
@@ -122,12 +136,13 @@ def _engine_attributes(resource: _Resource | None) -> dict[str, str]:
     return found
 
 
-def _spans(spans: Sequence[_Span]) -> Iterator[SpanFields | None]:
+def _spans(spans: Sequence[msgspec.Raw]) -> Iterator[SpanFields | str]:
     for one in spans:
+        text = memoryview(one)
         try:
-            yield _span(one)
-        except (ValueError, TypeError):
-            yield None
+            yield _span(_span_decoder.decode(text)) if len(text) <= MAX_SPAN_BYTES else TOO_LARGE
+        except (ValueError, TypeError, *_UNREADABLE):
+            yield MALFORMED
 
 
 def _span(said: _Span) -> SpanFields:

@@ -7,17 +7,18 @@ So a broken span costs no other, and millions of empty fields end in an error an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 
 from kvitals.agent.collectors import otlp_messages as messages
-from kvitals.agent.requests.spans import SpanFields
+from kvitals.agent.requests.spans import MALFORMED, TOO_LARGE, SpanFields
 
 MAX_SPAN_BYTES = 64 * 1024
 MAX_OUTER_BYTES = 64 * 1024  # of a resource, of a scope
+Outer = TypeVar("Outer", bytes, memoryview)
 MAX_FIELDS = 25_000
 """Fields of one request outside its spans: resources, their attributes, scopes, and the spans themselves. Reading so
 many takes about 15 ms of CPU."""
@@ -43,7 +44,7 @@ class SpanGroup(NamedTuple):
 
     engine: str  # what the resource calls the engine
     scope: str
-    spans: Iterator[SpanFields | None]  # unpacked one by one; None for one that can not be read
+    spans: Iterator[SpanFields | str]  # unpacked one by one; the reason for one that cannot be read
 
 
 def groups(payload: bytes) -> list[SpanGroup]:
@@ -53,10 +54,10 @@ def groups(payload: bytes) -> list[SpanGroup]:
     try:
         for resource_spans in fields.of(payload, 1):
             resource, scopes = fields.first_and_many(resource_spans)
-            engine = engine_of(_attributes(fields.of(_limited(resource), 1)))
+            engine = engine_of(_attributes(fields.of(within_limit(resource), 1)))
             for scope_spans in scopes:
                 scope, spans = fields.first_and_many(scope_spans)
-                name = InstrumentationScope.FromString(_limited(scope)).name
+                name = InstrumentationScope.FromString(within_limit(scope)).name
                 result.append(SpanGroup(engine, name, _spans(spans)))
     except (DecodeError, IndexError) as error:
         raise OtlpFormatError(f"not an OTLP request for traces in protobuf: {error}") from error
@@ -170,12 +171,12 @@ def status(code: int, message: str, retry: bool = False) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def _spans(spans: Sequence[bytes]) -> Iterator[SpanFields | None]:
+def _spans(spans: Sequence[bytes]) -> Iterator[SpanFields | str]:
     for one in spans:
         try:
-            yield messages.Span.FromString(one) if len(one) <= MAX_SPAN_BYTES else None
+            yield messages.Span.FromString(one) if len(one) <= MAX_SPAN_BYTES else TOO_LARGE
         except DecodeError:
-            yield None
+            yield MALFORMED
 
 
 def _attributes(attributes: Sequence[bytes]) -> dict[str, str]:
@@ -190,7 +191,8 @@ def _attributes(attributes: Sequence[bytes]) -> dict[str, str]:
     return result
 
 
-def _limited(outer: bytes) -> bytes:
+def within_limit(outer: Outer) -> Outer:
+    """A resource or scope as it was sent. Raises OtlpFormatError where it is too large."""
     if len(outer) > MAX_OUTER_BYTES:
         raise OtlpFormatError(f"a resource or scope of more than {MAX_OUTER_BYTES // 1024} KB")
     return outer

@@ -83,8 +83,11 @@ MAX_WAITING_EACH = 24
 """Requests that wait, in all and from one address: a Grafana asks for all panels of a board from one."""
 LIMITS = QueryLimits(samples=2_500_000, series=20_000, seconds=10.0)
 """Of one query: 60 MB at its peak."""
+QUICK = QueryLimits(samples=200_000, series=5_000, seconds=0.25)
+"""Of a query over history that may begin while a long one runs: 5 MB at its peak."""
 _THREADS = 2
-"""Of queries over what is in memory. Those that read history have one thread more, and wait for each other."""
+"""Of queries over what is in memory. Those that read history have two threads more: one for those within `QUICK`, which
+each begins in, and one for all others. In each of the two they wait for each other."""
 _BODY_SECONDS = 10.0
 _LARGE_FORM = 16 * 1024
 """Bytes beyond which a form is parsed in a thread: 1 MB of escapes takes 0.6 s."""
@@ -221,6 +224,44 @@ class _Parameters:
         return int(text or 0)
 
 
+class _NotQuickError(Exception):
+    """A query over history is not within `QUICK`, or fails: the thread of the others works out which."""
+
+
+class _HistoryThread:
+    """One thread that reads history, so that what its queries hold is that of one."""
+
+    threads: ThreadPoolExecutor
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._turns = QueryTurns(1, MAX_WAITING, MAX_WAITING_EACH)
+
+    def open(self) -> None:
+        """Begin to take queries."""
+        self.threads = ThreadPoolExecutor(1, thread_name_prefix=self._name)
+
+    async def run(self, address: str, work: Callable[[], bytes], deadline: float) -> bytes:
+        """Do something in the thread. Raises ApiError where it does not begin before the deadline (monotonic), or too
+        many wait."""
+        begun = False
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)) as waiting:
+                async with _turn(self._turns, address):
+                    begun = True
+                    waiting.reschedule(None)
+                    return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+        except TimeoutError:
+            if begun:
+                raise
+            raise ApiError(
+                "timeout",
+                "the query did not start: one query over history runs at a time, and earlier ones took all of "
+                "its time."
+                " Try again, or select a shorter range",
+            ) from None
+
+
 class _Api:
     """The endpoints that read the source."""
 
@@ -233,16 +274,21 @@ class _Api:
         self._families = parts.families
         self._clock = parts.clock
         self._limits = parts.limits
+        self._quick = QueryLimits(
+            min(QUICK.samples, parts.limits.samples), min(QUICK.series, parts.limits.series), QUICK.seconds
+        )
         self._turns = QueryTurns(_THREADS, MAX_WAITING, MAX_WAITING_EACH)
-        self._history_turns = QueryTurns(1, MAX_WAITING, MAX_WAITING_EACH)
+        self._history = _HistoryThread("history")
+        self._quick_history = _HistoryThread("quick-history")
 
     async def running(self, _: web.Application) -> Any:
         """While the application runs there are threads to evaluate in."""
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="query")
-        self._history = ThreadPoolExecutor(1, thread_name_prefix="history")
+        self._history.open()
+        self._quick_history.open()
         yield
-        for threads in (self._threads, self._history):
+        for threads in (self._threads, self._history.threads, self._quick_history.threads):
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def query(self, asked: _Parameters) -> bytes:
@@ -382,47 +428,32 @@ class _Api:
 
     async def _evaluated(self, asked: _Parameters, answer: Callable[[SeriesReader, QueryLimits], object]) -> bytes:
         """The body of an answer, all of which is worked out in a thread. The time that is spent waiting for a thread
-        counts, and work stops soon after the client has gone. A query that reads history begins again in the thread of
-        those."""
+        counts, and work stops soon after the client has gone. A query that reads history begins again in the thread for
+        quick ones of those, and where it is not quick once more."""
         seconds = min(asked.duration("timeout", self._limits.seconds), self._limits.seconds)
         if seconds <= 0:
             raise _invalid("timeout", "must be positive, such as timeout=5s")
         deadline = time.monotonic() + seconds
 
-        def timed(past: StoredPast | None) -> bytes:
-            limits = replace(self._limits, seconds=deadline - time.monotonic(), stopped=asked.is_gone)
-            budget = QueryBudget(limits.samples, limits.series, deadline, asked.is_gone)
+        def timed(past: StoredPast | None, most: QueryLimits = self._limits) -> bytes:
+            left = min(deadline - time.monotonic(), most.seconds)
+            limits = replace(most, seconds=left, stopped=asked.is_gone)
+            budget = QueryBudget(limits.samples, limits.series, time.monotonic() + left, asked.is_gone)
             try:
                 budget.take(0)
                 return encode_answer(
                     answer(SeriesReader(self._source, self._whole_since, self._loop, budget, past), limits)
                 )
             except PromQLError as error:
+                if most is self._quick:
+                    raise _NotQuickError from None
                 raise ApiError("timeout" if time.monotonic() >= deadline else "execution", str(error)) from None
 
         with suppress(ReadsHistoryError):  # its traceback goes with this block: those frames hold what was read so far
             return await self.in_thread(asked.address, lambda: timed(self._elsewhere))
-        return await self._in_history(asked.address, lambda: timed(self._past), deadline)
-
-    async def _in_history(self, address: str, work: Callable[[], bytes], deadline: float) -> bytes:
-        """Do something in the one thread that reads history, so that what such queries hold is that of one. Raises
-        ApiError where it does not begin before the deadline (monotonic), or too many wait."""
-        begun = False
-        try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)) as waiting:
-                async with _turn(self._history_turns, address):
-                    begun = True
-                    waiting.reschedule(None)
-                    return await asyncio.get_running_loop().run_in_executor(self._history, work)
-        except TimeoutError:
-            if begun:
-                raise
-            raise ApiError(
-                "timeout",
-                "the query did not start: one query over history runs at a time, and earlier ones took all of "
-                "its time."
-                " Try again, or select a shorter range",
-            ) from None
+        with suppress(_NotQuickError):
+            return await self._quick_history.run(asked.address, lambda: timed(self._past, self._quick), deadline)
+        return await self._history.run(asked.address, lambda: timed(self._past), deadline)
 
     async def in_thread(self, address: str, work: Callable[[], T]) -> T:
         """Do something for a client in a thread of the queries. Raises ApiError where too many wait."""

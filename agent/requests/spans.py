@@ -22,8 +22,9 @@ from kvitals.rules.span_map import MAX_NAME, SpanKind, SpanMap, Wrap, load_span_
 from kvitals.series.ascii_numbers import ascii_float
 
 NOT_OURS, DETAIL, NO_IDS, TIME, MALFORMED = "not_ours", "detail", "no_ids", "time", "malformed"
+TOO_LARGE = "too_large"
 """Why a span is not kept: it is nothing that a map knows, one of many within another, without an id to join it by, of
-another time than now, or no span."""
+another time than now, no span, or larger than a span may be."""
 
 MAX_AGE = 24 * 3600.0
 MAX_AHEAD = 3600.0
@@ -124,7 +125,7 @@ class SpanReader:
 
     def read(
         self,
-        spans: Iterable[SpanFields | None],
+        spans: Iterable[SpanFields | str],
         scope: str,
         engine: str,
         seen: float,
@@ -133,11 +134,12 @@ class SpanReader:
     ) -> None:
         """Add the parts of some spans of one scope and resource, and count those that give none by reason.
 
-        `engine` is what the resource calls the engine, `seen` when the spans came. None is a span that is none.
+        `engine` is what the resource calls the engine, `seen` when the spans came. A text stands for a span that was
+        not unpacked, and is the reason.
         """
         here = self._scope(scope)
         for span in spans:
-            made = MALFORMED if span is None else self._part(span, here, engine, seen)
+            made = span if isinstance(span, str) else self._part(span, here, engine, seen)
             if isinstance(made, str):
                 dropped[made] = dropped.get(made, 0) + 1
             else:

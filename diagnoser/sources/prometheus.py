@@ -77,12 +77,17 @@ class PrometheusAccess:
 
     def endpoint(self, path: str) -> str:
         """The URL of a path of the API. Raises ServerError for what is not a URL."""
+        shown = re.split(r"[?#]", self.url.rpartition("@")[2], maxsplit=1)[0]  # tokens stand after these
         try:
             parts = urlsplit(self.url)
-        except ValueError as error:
-            raise ServerError(f"{self.url} is not a URL: {error}") from None
+        except ValueError:
+            raise ServerError(f"{shown} is not a URL") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ServerError(f"{self.url} is not the URL of a server; write http://HOST:9090, with its path if any")
+            raise ServerError(f"{shown} is not the URL of a server; write http://HOST:9090, with its path if any")
+        if parts.query or parts.fragment:
+            raise ServerError(
+                f"the URL {shown} must end with its path, without ? or #; give a token with --prometheus-bearer FILE"
+            )
         if parts.username or parts.password:
             raise ServerError(
                 "the URL contains a user and password, which others would see; use --prometheus-basic FILE"

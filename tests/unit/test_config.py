@@ -15,6 +15,7 @@ from msgspec.structs import fields
 from kvitals.config import (
     FROM_ENVIRONMENT,
     MAX_OBJECTIVES,
+    MAX_TARGETS,
     AgentTable,
     Config,
     ConfigError,
@@ -185,6 +186,7 @@ def test_listen(listen: str, address: tuple[str, int]) -> None:
         ("[[objective]]\nttft_p99_seconds = 0", "ttft_p99_seconds must be from 0.001"),
         ("[[objective]]\nmodell = 'x'", "[[objective]] 1 unknown key 'modell'; did you mean 'model'?"),
         ("[[objective]]\nttft_p99_seconds = 1\n" * (MAX_OBJECTIVES + 1), "200 entries are allowed, these are 201"),
+        ('[[target]]\nurl = "http://a"\n' * (MAX_TARGETS + 1), "1000 entries are allowed, these are 1001"),
         ('[[target]]\nurl = "http://a"\nlabels = {role = "decoder"}', "did you mean 'decode'?"),
         ('[[target]]\nurl = "http://a"\ninsecure = true\nca_file = "x"', "remove"),
         ("[kubernetes]\nselector = 'a;b'", "selector must be written as for kubectl"),

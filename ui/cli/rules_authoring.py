@@ -16,7 +16,7 @@ from kvitals.config.checks import first_of
 from kvitals.diagnoser.cases.case import CaseFile, read, read_all
 from kvitals.diagnoser.cases.running import Bench
 from kvitals.rules import authoring
-from kvitals.rules.loader import ROOT, Knowledge, KnowledgeProblem, load
+from kvitals.rules.loader import ROOT, RULE_FOLDERS, Knowledge, KnowledgeProblem, load
 from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
@@ -111,7 +111,7 @@ def lint(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
     if wanted.alone:
         raise UsageError(
-            f"{wanted.alone[0]} is not a directory of rules, which has at least one of: {', '.join(PARTS)}"
+            f"{wanted.alone[0]} is not a directory of rules, which has at least one of: {', '.join(RULE_FOLDERS)}"
         )
     knowledge = load(wanted.own)
     problems = [problem for directory in wanted.directories for problem in authoring.lint(knowledge, directory)]
@@ -126,10 +126,6 @@ def _rules(knowledge: Knowledge, directories: Sequence[Path]) -> list[tuple[str,
     """The rules of some directories, with their files."""
     files = ((code, knowledge.files[code]) for code in sorted(knowledge.rules))
     return [(code, path) for code, path in files if any(path.is_relative_to(one) for one in directories)]
-
-
-PARTS = ("codes", "levers", "signals", "params", "cases")
-"""What a directory of rules may have; one of them makes it one."""
 
 
 @dataclass
@@ -186,7 +182,7 @@ def _wanted(args: argparse.Namespace) -> _Wanted:
 
 
 def _is_of_rules(path: Path) -> bool:
-    return any((path / part).is_dir() for part in PARTS)
+    return any((path / part).is_dir() for part in RULE_FOLDERS)
 
 
 def _missing(code: str, path: Path, files: Sequence[CaseFile], knowledge: Knowledge) -> list[KnowledgeProblem]:

@@ -44,13 +44,12 @@ def bounded_names(labels: Mapping[str, str], most: int = 6) -> dict[str, str]:
 
 
 class NameQuoter:
-    """Puts the names that came from monitored systems in double quotes wherever they stand in a sentence."""
+    """Puts the names that came from monitored systems in double quotes where they are whole words of a sentence."""
 
     def __init__(self, names: Iterable[str]) -> None:
         known = {name for name in names if len(name) > 1 and not name.isdecimal()}
         longest_first = sorted(known, key=lambda name: (-len(name), name))
-        alternatives = "|".join(map(re.escape, longest_first))
-        self._names = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)|{alternatives}") if known else None
+        self._names = re.compile("|".join(map(_whole, longest_first))) if known else None
 
     @classmethod
     def of_findings(cls, findings: Iterable[Finding], more: Iterable[str] = ()) -> NameQuoter:
@@ -86,6 +85,13 @@ class NameQuoter:
             at = match.end()
         pieces.append(visible_piece(text[at:]))
         return clip("".join(pieces), most)
+
+
+def _whole(name: str) -> str:
+    """The expression for a name that is not a part of a longer word: an engine can be named `te`, as in `state`."""
+    before = r"(?<!\w)" if re.match(r"\w", name) else ""
+    after = r"(?!\w)" if re.search(r"\w\Z", name) else ""
+    return f"{before}{re.escape(name)}{after}"
 
 
 _OWN_WORDS = frozenset({"", "engine", "node", "pool", "fleet", "other", "shared", "true", "false", "on", "off", "auto"})

@@ -57,7 +57,7 @@ class _Protocol(H11Protocol):
         async def followed(scope: Any, receive: Any, send: Any) -> None:
             connection.begin(lambda: self.cycle is not None and self.cycle.more_body)
             try:
-                await app(scope, receive, send)
+                await (_refused if _has_two_lengths(scope) else app)(scope, receive, send)
             finally:
                 connection.end()
 
@@ -68,6 +68,18 @@ class _Protocol(H11Protocol):
         super().handle_websocket_upgrade(event)
         self._connection.upgrade(self.transport.get_protocol())  # type: ignore[arg-type]
         self.transport.set_protocol(self._connection)
+
+
+def _has_two_lengths(scope: Any) -> bool:
+    """Whether a request states the length of its body in two ways. A proxy in front may follow the other one, and take
+    for a body what is the next request here (RFC 9112, section 6.1)."""
+    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}
+
+
+async def _refused(_scope: Any, _receive: Any, send: Any) -> None:
+    headers = [(b"content-length", b"0"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 _uploads = 0  # that arrive now

@@ -18,8 +18,8 @@ from aiohttp.test_utils import TestServer
 from kvitals.agent.discovery import DiscoveredTarget as Process
 from kvitals.agent.discovery import DiscoveredTargets
 from kvitals.agent.node import Node
-from kvitals.agent.target_sources import MAX_FILES, MAX_TARGETS, Sources, TargetFiles, scrape_target
-from kvitals.config import AgentTable, Config, ConfigError, Seconds, SomeSlo, TargetTable
+from kvitals.agent.target_sources import MAX_FILES, Sources, TargetFiles, scrape_target
+from kvitals.config import MAX_TARGETS, AgentTable, Config, ConfigError, Seconds, SomeSlo, TargetTable
 from kvitals.series.promql import evaluate
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 

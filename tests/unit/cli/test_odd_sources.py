@@ -140,3 +140,27 @@ def test_an_export_for_which_there_is_no_room_leaves_no_cut_file(tmp_path: Path)
     assert ended.returncode == 2 and "None" not in ended.stderr
     assert re.match(rf"kvitals: cannot write {tmp_path}/x/\S+: File too large", ended.stderr.replace("\n", " "))
     assert all(len(path.read_bytes()) < 4096 for path in (tmp_path / "x").rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("triage", "http://127.0.0.1:1/?token=SECRET"),
+        ("triage", "http://user:SECRET@127.0.0.1:1"),
+        ("triage", "http://[::1/?token=SECRET"),
+        ("triage", "http://a b/#SECRET"),
+        ("compare", "http://127.0.0.1:1?SECRET", "x"),
+        ("triage", "--prometheus", "http://127.0.0.1:1/?token=SECRET"),
+        ("triage", "--prometheus", "http://user:SECRET@127.0.0.1:1/?token=SECRET"),
+        ("triage", "--prometheus", "ftp://user:SECRET@127.0.0.1:1/?token=SECRET"),
+        ("lint", "--prometheus", "http://127.0.0.1:1/?token=SECRET", "dashboards/generated/boards"),
+    ],
+)
+def test_a_secret_in_a_url_is_not_repeated(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    code, out, err = run(capsys, *words)
+    assert code in (2, 3) and "SECRET" not in out + err
+
+
+def test_a_directory_that_has_no_rules_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = run(capsys, "triage", str(HEAVY_TENANT), "--rules", str(tmp_path))
+    assert f"left out: {tmp_path}: no directory of rules" in " ".join(err.split())

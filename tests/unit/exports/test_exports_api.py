@@ -682,7 +682,21 @@ class TestHistoryQueries:
             assert "one query over history runs at a time" in message and "shorter range" in message
             assert past.reading == 1  # the first one still runs
             await first
-        assert past.reads == 1
+        assert past.reads == 2  # both by the first one: it begins as a quick one, and takes longer than those may
+
+    async def test_a_quick_one_does_not_wait_for_a_long_one(self) -> None:
+        """In the first minutes after a start every query reads history: `up` took 9.7 s beside one long query."""
+        past = SlowPast(0.0)
+        deep = "max_over_time(" * 20 + "kvitals_running" + "[30m:1s])" * 20
+        async with serving(past=past, whole_since=lambda _: NOW) as client:
+            long = asyncio.create_task(client.get("/api/v1/query", params={"query": deep, "time": str(NOW)}))
+            await asyncio.sleep(1.0)
+            for _ in range(3):
+                begun = time.monotonic()
+                assert (await data_of(client, "query", query="kvitals_running"))["result"]
+                assert time.monotonic() - begun < 1.0  # 0.01 s where nothing else runs
+                assert not long.done()
+            assert (await long).status == 503
 
     @staticmethod
     def reads_in_memory() -> int:

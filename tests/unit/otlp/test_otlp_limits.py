@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -179,3 +180,38 @@ async def test_spans_resources_and_scopes_of_any_size() -> None:
         assert status == 400
         objects = b'{"resourceSpans":[' + b"{}," * otlp_json.MAX_OBJECTS + b"{}]}"
         assert (await post(sense, objects, otlp_http.JSON))[0] == 400
+
+
+MANY = {f"k{number}": str(number) for number in range(20_000)}
+
+
+@pytest.mark.parametrize("more", [MANY, {"x": "y" * 1_000_000}, {"x": "y" * 140_000}], ids=["many", "1 MB", "140 KB"])
+async def test_a_span_that_is_too_large_is_dropped_and_reported_so(more: dict[str, str]) -> None:
+    """In JSON it became a part, and took 0.1 s; in protobuf the exporter was told of an invalid span."""
+    small = span("llm_request", at=time.time(), gen_ai__request__id="chatcmpl-abcdef")
+    large = span("llm_request", at=time.time(), gen_ai__request__id="chatcmpl-ghijkl", **more)
+    for body, kind in (
+        (protobuf(request(small, large)), otlp_http.PROTOBUF),
+        (json.dumps(request(small, large)).encode(), otlp_http.JSON),
+    ):
+        async with listening() as sense:
+            status, answer, _ = await post(sense, io.BytesIO(body), kind)
+            assert status == 200
+            partial = (
+                ExportTraceServiceResponse.FromString(answer).partial_success.error_message
+                if kind == otlp_http.PROTOBUF
+                else json.loads(answer)["partialSuccess"]["errorMessage"]
+            )
+            assert partial.startswith("1 times a span larger than 64 KB")
+            parts, dropped = taken(sense)
+            assert (len(parts), dropped) == (1, {"too_large": 1})
+
+
+@pytest.mark.parametrize("broken", [b"1", b"[]", b'{"name":1}', b'{"attributes":' + b"[" * 500 + b"]" * 500 + b"}"])
+async def test_a_broken_span_in_json_costs_no_other(broken: bytes) -> None:
+    small = span("llm_request", at=time.time(), gen_ai__request__id="chatcmpl-abcdef")
+    body = json.dumps(request(small)).encode().replace(b'"spans": [', b'"spans": [' + broken + b", ")
+    async with listening() as sense:
+        assert (await post(sense, body, otlp_http.JSON))[0] == 200
+        parts, dropped = taken(sense)
+        assert (len(parts), dropped) == (1, {"malformed": 1})

@@ -88,6 +88,20 @@ async def test_idle_connections_leave_the_page_and_its_sessions_alone(page: Serv
         assert refused.value.status == 403
 
 
+async def test_a_request_with_two_lengths_is_the_last_of_its_connection(page: Server) -> None:
+    """It was answered with 405, and then the request after it, which a proxy may have taken for its body, with 200."""
+    host = f"Host: 127.0.0.1:{page.port}\r\n"
+    for method in ("POST", "GET", "PUT"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
+        first = f"{method} / HTTP/1.1\r\n{host}Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        writer.write(f"{first}GET /smuggled HTTP/1.1\r\n{host}\r\n".encode())
+        async with asyncio.timeout(30):
+            answers = await reader.read()
+        writer.close()
+        assert answers.startswith(b"HTTP/1.1 400 ")
+        assert answers.count(b"HTTP/1.1 ") == 1
+
+
 async def test_sessions_beyond_the_share_of_an_address_are_refused(page: Server) -> None:
     """150 of them took 400 MB."""
     root, row = f"http://127.0.0.1:{page.port}", LISTENERS["web"]
