@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 from hypothesis import settings
 
+from tests.support.long_files import LONG
+
 for size in ("COLUMNS", "LINES"):  # of a terminal that a test runs in, or that processes side by side make up
     os.environ.pop(size, None)
 
@@ -39,6 +41,22 @@ settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile("kvitals")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the tests of `LONG` first, and leaves the order of all others."""
+    order = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path, len(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: no collection of garbage reads it again."""
+    gc.collect()
+    gc.freeze()
+
+
+MANY_OBJECTS = 100_000
+"""Fewer take no time to collect, and are left to the next file."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def small_heap(request: pytest.FixtureRequest) -> Iterator[None]:
     """Release what a file of tests cached, and keep what is left out of later collections of garbage.
@@ -50,5 +68,6 @@ def small_heap(request: pytest.FixtureRequest) -> Iterator[None]:
     for value in vars(request.module).values():
         if hasattr(value, "cache_clear") and value.__module__ == request.module.__name__:
             value.cache_clear()
-    gc.collect()
-    gc.freeze()
+    if len(gc.get_objects()) > MANY_OBJECTS:
+        gc.collect()
+        gc.freeze()
