@@ -2,7 +2,9 @@
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -12,6 +14,9 @@ import pytest
 from hypothesis import settings
 
 from tests.support.long_files import LONG
+
+RUN_FOLDER = "KVITALS_TEST_RUN"
+"""What the processes of this run share of recordings that they judged (tests/support/recordings.py)."""
 
 for size in ("COLUMNS", "LINES"):  # of a terminal that a test runs in, or that processes side by side make up
     os.environ.pop(size, None)
@@ -39,6 +44,14 @@ sys.meta_path.insert(0, OneName)
 settings.register_profile("kvitals", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile("kvitals")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that starts the others makes the folder of the run, and removes it at its end."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="kvitals-tests-")
+        os.environ[RUN_FOLDER] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
