@@ -58,6 +58,7 @@ return [...document.querySelectorAll('[data-testid=stSlider]')].map(slider =>
 """
 TIER = LeverSetting("--kv-offloading-size", "", "two to four times the device's KV memory, in GiB", True, "")
 FP8 = LeverSetting("--kv-cache-dtype", "auto", "fp8", True, "")
+CACHING = LeverSetting("--enable-prefix-caching", "off", "on", True, "")
 COMMAND = re.compile(r"(--[a-z][a-z0-9_-]*( (?!-)\S+)?)( --[a-z][a-z0-9_-]*( (?!-)\S+)?)*")
 """Flags, each with one value or none."""
 
@@ -232,9 +233,9 @@ def test_an_agent_without_news_gives_no_all_clear(
         assert "No trouble found" not in driver.execute_script("return document.body.textContent"), page
 
 
-@pytest.mark.parametrize("source", ["demo%3Acaching_off", CASCADE, "agent"])
+@pytest.mark.parametrize("source", ["demo%3Afew_slots", CASCADE, "agent"])
 def test_what_a_copy_button_copies_is_a_command(api: Stub, url: str, driver: webdriver.Chrome, source: str) -> None:
-    cause = structs.replace(documents.kv_full(), levers=[lever(to) for to in (TIER, FP8)])
+    cause = structs.replace(documents.kv_full(), levers=[lever(to) for to in (TIER, FP8, CACHING)])
     api.say(structs.replace(documents.unhealthy(), causes=[cause]))
     visit(driver, f"{url}/?source={source}")
     wait_for(driver, "What to do, in this order")
@@ -254,10 +255,10 @@ def test_what_a_copy_button_copies_is_a_command(api: Stub, url: str, driver: web
     found = driver.execute_script("return window.copied")
     for text in found:
         assert COMMAND.fullmatch(text), f"no command: {text}"
-    if "caching_off" in source:
-        assert "--enable-prefix-caching" in found
+    if "few_slots" in source:
+        assert any(text.startswith("--max-num-seqs ") for text in found)
     if source == "agent":
-        assert found == ["--kv-cache-dtype fp8"]
+        assert found == ["--kv-cache-dtype fp8", "--enable-prefix-caching"]
         assert TIER.flag in text_of(driver), "the setting without a value is stated in words"
 
 

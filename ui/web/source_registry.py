@@ -46,8 +46,8 @@ DEMOS = {
     "eviction_cascade": "Evictions cause more evictions: blocks, tenants, requests",
     "heavy_tenant": "Long generations of one tenant fill the KV cache",
     "few_slots": "Requests wait for slots while the cache has free blocks",
-    "caching_off": "Prefix caching is switched off",
-    "working_set": "The reused blocks do not fit into the cache",
+    "caching_off": "Prefix caching is off, and no first token is late: a note",
+    "working_set": "The reused blocks do not fit into the cache, and no first token is late: a note",
     "unique_prompts": "Prompts without shared prefixes",
     "healthy": "No problem",
 }
