@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvitals.dashboards.alerts_options import Options, duration
+from kvitals.dashboards.parsed import parse_once
 from kvitals.dashboards.recording_rules import indent_text
 from kvitals.diagnoser.evaluator import TRAFFIC
 from kvitals.rules.condition import Comparison, Condition, parse_condition
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters, signal_names
 from kvitals.rules.model import SCOPES, Rule
-from kvitals.series.promql import Binary, Expr, expand, parse
+from kvitals.series.promql import Binary, Expr, expand
 
 _INVERSE = {">": "<=", "<": ">=", ">=": "<", "<=": ">", "==": "!=", "!=": "=="}
 
@@ -83,7 +84,7 @@ def _condition(rule: Rule, text: str) -> str:
     written = expand(text, parameters(rule)).strip()
     condition = parse_condition(written)
     known = positive(condition)
-    return written if known == parse(written) else str(known)
+    return written if known == parse_once(written) else str(known)
 
 
 def positive(condition: Condition) -> Expr:

@@ -12,10 +12,11 @@ from kvitals.dashboards.alerts_guards import GROUP, in_flight
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
 from kvitals.dashboards.board_files import Board, family_metrics, shipped_boards
+from kvitals.dashboards.parsed import parse_once
 from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS, PageCoverage, interval_of
 from kvitals.dashboards.recording_rules import DERIVED, RecordingRules, record
 from kvitals.rules.loader import Knowledge, family_of
-from kvitals.series.promql import names, parse
+from kvitals.series.promql import names
 
 FOLDER = "prometheus"
 RATES_INTERVAL = "1m"
@@ -45,7 +46,7 @@ def _read(knowledge: Knowledge, options: Options, boards: Iterable[Board]) -> fr
     """The metrics of families that boards, alerts and their own recording rules read; signals' come from these."""
     alerts = alert_rules(knowledge, record(knowledge, options), options)
     made = [*rates(), in_flight(), *(rule for group in alerts.groups.values() for rule in group)]
-    read = {name for rule in made for name in names(parse(rule["expr"])) if family_of(name, knowledge.families)}
+    read = {name for rule in made for name in names(parse_once(rule["expr"])) if family_of(name, knowledge.families)}
     return family_metrics(boards, knowledge) | read
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import entity, links
+from kvitals.dashboards.parsed import parse_once
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters, signal_names
 from kvitals.rules.model import SCOPES, Rule, Scope, Severity
-from kvitals.series.promql import expand, parse
+from kvitals.series.promql import expand
 
 CODE = "TEL01"
 
@@ -175,7 +176,7 @@ def watched_engines(rule: Rule, knowledge: Knowledge) -> str:
 
 
 def _reads(rule: Rule) -> frozenset[str]:
-    return frozenset(signal_names(parse(expand(rule.when, {**parameters(rule)}))))
+    return frozenset(signal_names(parse_once(expand(rule.when, {**parameters(rule)}))))
 
 
 def _compares_presence(signal: str, knowledge: Knowledge) -> bool:

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from kvitals.dashboards.parsed import parse_once
 from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS
 from kvitals.rules.loader import family_of
 from kvitals.rules.model import Family
-from kvitals.series.promql import Selector, parse
+from kvitals.series.promql import Selector
 
 _LAST, _ALONE = "\ue000selectorLast\ue001", "\ue000selectorAlone\ue001"
 LABELS = ("cluster", "namespace", "job")
@@ -42,7 +43,7 @@ class AddedSelector:
         text = matchers.strip().removeprefix("{").removesuffix("}").strip().rstrip(",")
         if not text:
             return cls()
-        parse(f"up{{{text}}}")
+        parse_once(f"up{{{text}}}")
         return cls(f"{text}, ", f", {text}", f"{{{text}}}")
 
 
@@ -131,7 +132,7 @@ class LabelNames:
 def _marked(text: str) -> str:
     """A query of engines' pages with a mark where the selector goes, in each selector of what no rule of ours records.
     Its labels can then be renamed and the selector's own stay."""
-    selectors = {one.base() for one in parse(text).walk() if isinstance(one, Selector) and not _is_ours(one)}
+    selectors = {one.base() for one in parse_once(text).walk() if isinstance(one, Selector) and not _is_ours(one)}
     if not selectors:
         return text
     longest_first = "|".join(re.escape(one) for one in sorted(selectors, key=len, reverse=True))

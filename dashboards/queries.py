@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from kvitals.dashboards.alerts_options import duration as written
+from kvitals.dashboards.parsed import parse_once
 from kvitals.dashboards.recording_raw import PageCoverage
 from kvitals.diagnoser.sources.survey import FAST_SECONDS
 from kvitals.rules.compiled_signal import WindowDurations, compile_signal
@@ -32,7 +33,6 @@ from kvitals.series.promql import (
     expand,
     inline,
     names,
-    parse,
 )
 from kvitals.series.promql.nodes import duration
 from kvitals.series.promql.rewrite import map_children
@@ -166,14 +166,14 @@ class Queries:
 
     def family(self, text: str, unit: str, scope: Scope = "engine") -> BoardQuery:
         """See `ExpressionQuery`."""
-        expr = parse(expand(text, WINDOWS.values("fast", scope)))
+        expr = parse_once(expand(text, WINDOWS.values("fast", scope)))
         self._check_labels(expr)
         return self._query(expr, unit, scope, tenants=True)
 
     def firing(self, code: str) -> BoardQuery:
         """See `Holds`."""
         rule = self.rule(code)
-        when = parse(expand(rule.when, {**WINDOWS.values("fast", rule.scope), **parameters(rule)}))
+        when = parse_once(expand(rule.when, {**WINDOWS.values("fast", rule.scope), **parameters(rule)}))
         known = Aggregate("count", Selector("kvitals_target_up"))
         counted = Binary("or", Aggregate("count", when), Binary("*", NumberLiteral(0), known))
         needs_agent = bool(self._pages.why_not(inline(when, self._definitions(names(when)))))
@@ -271,7 +271,7 @@ def readable(expr: str, window: str = FAST) -> Expr:
     """A board's query as Prometheus gets it when everything is selected. Raises PromQLError."""
     for variable in ("$cluster", "$engine", "$tenant"):
         expr = expr.replace(variable, ".*")
-    return parse(expr.replace(WINDOW, window))
+    return parse_once(expr.replace(WINDOW, window))
 
 
 def _compares(comparison: Comparison, signal: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvitals.dashboards.alerts_options import Options, duration
+from kvitals.dashboards.parsed import parse_once
 from kvitals.dashboards.recording_rules import (
     SLOW,
     SLOW_INTERVAL,
@@ -26,7 +27,7 @@ from kvitals.rules.compiled_signal import selections
 from kvitals.rules.engine_map import EngineMap
 from kvitals.rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import Family
-from kvitals.series.promql import Aggregate, Expr, Selector, parse
+from kvitals.series.promql import Aggregate, Expr, Selector
 from kvitals.series.promql.rewrite import map_children
 
 FAMILIES, HISTOGRAMS = "kvitals-families", "kvitals-families-histograms"
@@ -82,7 +83,7 @@ class PageCoverage:
         metrics = set(read)
         for name in in_order(self._knowledge):
             text = definition(self._knowledge.signals[name], options)
-            expr = parse(text)
+            expr = parse_once(text)
             if why := self.why_not(expr, recorded):
                 left_out[name] = why
                 continue
@@ -106,7 +107,7 @@ class PageCoverage:
         yield {"record": "kvitals_target_up", "expr": _UP}
         for map_ in self._maps:
             about = {"system": map_.system, "kind": map_.kind}
-            info = _pages([map_], self._knowledge.families).rewrite(parse(_INFO))
+            info = _pages([map_], self._knowledge.families).rewrite(parse_once(_INFO))
             yield {"record": "kvitals_engine_info", "labels": about, "expr": str(with_target(info))}
         yield {"record": FACT, "labels": {"source": "metrics page"}, "expr": str(self._pages.leaf(Selector(FACT)))}
         for slo, seconds in (("ttft_p99", options.slo_ttft_seconds), ("itl_p99", options.slo_itl_seconds)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -12,13 +13,14 @@ from kvitals.app.sources.recording import span_of
 from kvitals.rules.finding import Finding
 from kvitals.series.recordings import CaptureReader
 from tests.captures.onset import MOMENTS_S, Onset, documents, drawn, labelled, lengthened
+from tests.support.loops import some_of
 
 FEW = ("batch_fills_kv-1", "feeds_of_two_sizes-4", "working_set-2")
 """The long window alone reports "cause unknown" of them at 20 s; `python -m tests.captures.onset` judges all."""
 ONSETS = [one for one in labelled() if one.capture.stem in FEW]
 
 
-@pytest.mark.parametrize("onset", ONSETS, ids=lambda onset: onset.capture.stem)
+@pytest.mark.parametrize("onset", some_of(ONSETS, len(FEW), ids=lambda onset: onset.capture.stem))
 def test_the_cause_is_named_at_twenty_and_forty_seconds(onset: Onset) -> None:
     found = documents(onset)
     assert sorted(found) == list(MOMENTS_S)
@@ -41,10 +43,13 @@ of aborts, a hit rate that is compared with what was before."""
 BY_NAME = {one.capture.stem: one for one in [*labelled(), *drawn()]}
 
 
-@pytest.mark.parametrize("name", HIDDEN)
+documents_of = cache(lambda name: documents(BY_NAME[name]))
+
+
+@pytest.mark.parametrize("name", some_of(HIDDEN, 2))
 def test_what_the_long_window_hides_is_named(name: str) -> None:
     onset = BY_NAME[name]
-    found = documents(onset)
+    found = documents_of(name)
     assert [after for after in HIDDEN[name] if not onset.is_right(found[after])] == []
     shown = [one for document in found.values() for one in findings_of_the_short_window(document.causes)]
     shown += [one for document in found.values() for one in findings_of_the_short_window(document.symptoms)]
@@ -57,7 +62,7 @@ def findings_of_the_short_window(findings: list[Finding]) -> Iterator[Finding]:
 
 
 def test_a_symptom_of_the_short_window_states_what_is_amiss() -> None:
-    document = documents(BY_NAME["interference-2"])[20.0]
+    document = documents_of("interference-2")[20.0]
     symptom = next(one for one in document.symptoms if one.code == "LAT02")
     assert list(findings_of_the_short_window([symptom]))
     measured = {m.signal: m.value for m in symptom.measures}

@@ -45,6 +45,19 @@ def for_each(
     return looped
 
 
+def some_of(cases: Iterable[Any], nth: int, ids: Callable[[Any], str] = str) -> list[Any]:
+    """Cases of `pytest.mark.parametrize` of which each nth runs in `make test`, and the others in `make system`.
+
+    For cases that take a second each and are alike: recordings that are replayed. ids: how a case is called.
+    """
+    listed = list(cases)
+    assert len(listed) >= nth, "each nth of these is one or none"
+    return [
+        pytest.param(case, id=ids(case), marks=() if i % nth == 0 else pytest.mark.system)
+        for i, case in enumerate(listed)
+    ]
+
+
 def _values(case: Any, count: int) -> tuple[Any, ...]:
     if hasattr(case, "values") and hasattr(case, "marks"):  # a pytest.param
         return tuple(case.values)

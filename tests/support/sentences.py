@@ -10,6 +10,7 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import yaml
 
@@ -50,6 +51,7 @@ MACHINE = re.compile(
 """Expressions, SQL, patterns, HTML and style sheets among the strings of the code."""
 
 
+@cache
 def sentences() -> dict[str, dict[str, str]]:
     """Each sentence with where it stands, under each kind."""
     found: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}

@@ -1,10 +1,10 @@
-"""A loop over cases reports every failure, and fails without cases."""
+"""A loop over cases reports every failure, and fails without cases; of alike cases some are system tests."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.loops import for_each
+from tests.support.loops import for_each, some_of
 
 
 def test_every_failure_is_in_the_report(tmp_path: object) -> None:
@@ -41,3 +41,12 @@ def test_an_exception_that_does_not_come_is_a_failure_of_its_case() -> None:
 
     with pytest.raises(AssertionError, match="2 of 2 cases failed"):
         body()
+
+
+def test_of_alike_cases_each_nth_is_not_a_system_test() -> None:
+    cases = some_of("abcdefg", 3)
+    assert [case.id for case in cases] == list("abcdefg")
+    assert [case.id for case in cases if not case.marks] == ["a", "d", "g"]
+    assert {case.marks[0].name for case in cases if case.marks} == {"system"}
+    with pytest.raises(AssertionError, match="one or none"):
+        some_of("ab", 3)

@@ -413,7 +413,7 @@ def test_a_call_that_hangs_is_given_up_on_and_no_other_is_made(nvml, monkeypatch
     sensed = Sensed()
     sensed.look()
     fake.hang.add("nvmlDeviceGetPowerUsage")
-    threads = threading.active_count()
+    before = set(threading.enumerate())
     for _ in range(3):
         record = sensed.look()
         assert (record.state, record.reason) == ("failed", "hanging")
@@ -421,12 +421,10 @@ def test_a_call_that_hangs_is_given_up_on_and_no_other_is_made(nvml, monkeypatch
         assert sensed.now("sense_state") == {"hanging,gpu,failed": 1}
         assert sensed.now("gpu_power_watts") == sensed.now("gpu_up") == {}
     assert fake.calls["nvmlDeviceGetPowerUsage"] == 2
-    assert threading.active_count() == threads + 1
+    (hanging,) = set(threading.enumerate()) - before
     fake.hang.clear()
     fake.release.set()
-    for thread in threading.enumerate():
-        if thread.name == "kvitals-gpu":
-            thread.join(5)
+    hanging.join(5)
     assert sensed.look().reason == "hanging"  # what it brought is too old
     assert sensed.look().state == "ok"
     assert sensed.now("gpu_power_watts") == {A: 412.5}

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.dashboards import monitoring_files
+from kvitals.ui.cli import export
 from kvitals.ui.cli.help_layout import lay_out
 from kvitals.ui.cli.main import COMMANDS, parser
 from tests.goldens import terminal
 from tests.goldens.terminal import WIDTHS, printed, too_wide
 from tests.unit.test_floors import ROOT
 
-pytestmark = pytest.mark.usefixtures("shared_verdicts")
+pytestmark = pytest.mark.usefixtures("shared_verdicts", "exported_once")
 
 SERVES = {"run", "web", "tap", "notify", "mcp", "prove", "gate play"}
 """Commands that run until they are stopped, or need a live engine. Their help is read here."""
@@ -49,6 +51,19 @@ MORE = {
     "without a command": ("nonsense",),
 }  # fmt: skip
 RUNS = {**{name: words for name, words in terminal.COMMANDS.items() if "--help" not in words}, **MORE}
+
+
+@pytest.fixture
+def exported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `kvitals export` writes is the same in every width: each kind is made once in a test."""
+    made: dict[str, tuple[monitoring_files.ExportRequest, dict[str, str]]] = {}
+
+    def export_once(kind: str, request: monitoring_files.ExportRequest) -> dict[str, str]:
+        if kind not in made or made[kind][0] != request:
+            made[kind] = (request, monitoring_files.export(kind, request))
+        return made[kind][1]
+
+    monkeypatch.setattr(export, "export", export_once)
 
 
 def commands() -> Iterator[tuple[str, ...]]:

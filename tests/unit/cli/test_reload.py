@@ -265,6 +265,7 @@ async def test_targets_files_and_rules_are_followed(tmp_path: Path) -> None:
             assert await has_own()
 
 
+@pytest.mark.system
 async def test_a_rules_file_that_cannot_be_used_is_reported_by_every_reload(tmp_path: Path) -> None:
     """Also one that was there at the start: the configuration is in force, and not complete."""
     (tmp_path / "own" / "codes").mkdir(parents=True)

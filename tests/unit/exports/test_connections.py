@@ -170,6 +170,7 @@ async def test_a_body_that_arrives_stays_and_is_answered(monkeypatch: pytest.Mon
         assert [await status(one) for one in moving] == ["200 OK", "200 OK"]
 
 
+@pytest.mark.system
 async def test_clients_that_do_not_read_give_way() -> None:
     async with Server(ROW).running() as server:
         for n in range(6):
@@ -313,6 +314,7 @@ async def test_a_handler_may_take_longer_than_any_time_of_the_row() -> None:
         assert await status(one) == "200 OK"
 
 
+@pytest.mark.system
 async def test_a_client_that_does_not_read_its_answer_is_closed() -> None:
     async with Server(replace(ROW, body=0.5)).running() as server:
         with socket.socket() as deaf:

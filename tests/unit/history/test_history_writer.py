@@ -410,6 +410,7 @@ def test_a_file_on_which_chores_fail_again_and_again_is_set_aside(
 
     step = compact.Sealer.step
     monkeypatch.setattr(compact.Sealer, "step", fails)
+    monkeypatch.setattr(store, "_RETRY_SECONDS", 0.1)
     said: list[str] = []
     made = history(tmp_path)
     monkeypatch.setattr(made, "_tell", said.append)

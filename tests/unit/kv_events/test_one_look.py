@@ -74,6 +74,7 @@ async def test_events_are_heard_during_a_triage(tmp_path: Path, monkeypatch: pyt
     assert os.listdir(tmp_path) == []  # noqa: PTH208
 
 
+@pytest.mark.system
 async def test_the_place_of_an_agent_is_not_taken() -> None:
     """An engine that connects publishes to the one who binds its endpoint; a passing triage is not that one."""
     port = free_port()

@@ -237,6 +237,7 @@ def test_garbage_of_one_does_not_stop_another(ears: Ears) -> None:
         assert heard.lost(bad) == 1
 
 
+@pytest.mark.system
 def test_a_message_that_is_too_large_never_comes_in(ears: Ears) -> None:
     own = source(free_port())
     heard = Listened(ears)
@@ -328,6 +329,7 @@ def is_closed(connection: socket.socket) -> bool:
     return True
 
 
+@pytest.mark.system
 def test_an_address_has_a_limit_of_connections_and_strangers_do_not_cut_a_publisher(ears: Ears) -> None:
     port = free_port()
     own = source(port, bind=True)
@@ -414,6 +416,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.system
 def test_the_limit_of_open_files_is_reported_and_does_not_spin() -> None:
     port = free_port()
     command = [sys.executable, "-c", OUT_OF_FILES, str(port)]

@@ -178,7 +178,10 @@ def test_refused_requests_are_another_load() -> None:
     assert compare(KV_FULL, HEALTHY, ended, 100)[0] == "not judged"
 
 
-@pytest.mark.parametrize(("capture", "outcome"), [("heavy_tenant", "returns"), ("healthy", "does not return")])
+@pytest.mark.parametrize(
+    ("capture", "outcome"),
+    [("heavy_tenant", "returns"), pytest.param("healthy", "does not return", marks=pytest.mark.system)],
+)
 async def test_the_pages_of_the_candidate_decide(capture: str, outcome: str, chosen: Setup, tmp_path: Path) -> None:
     recorded = pages(HEAVY_TENANT.with_name(f"{capture}.kvcap"))[-14:]
     stand_in = StandIn(recorded)

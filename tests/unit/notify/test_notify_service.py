@@ -597,7 +597,10 @@ async def test_what_is_being_sent_when_it_ends_is_not_sent_again(full_cache: Tri
     db.close()
 
 
-async def test_a_certificate_that_is_none_is_said(full_cache: Triage, tmp_path: Path) -> None:
+async def test_a_certificate_that_is_none_is_said(
+    full_cache: Triage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "CLOSE_SECONDS", 0.2)
     target = WebhookTarget(url="https://127.0.0.1:1/", ca_file=tmp_path / "none.pem")
     async with running(table(tmp_path, target), full_cache) as (notifier, url):
         await post(url, body(alert("LAT01")))

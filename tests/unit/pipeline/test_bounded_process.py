@@ -43,6 +43,7 @@ def test_work_beyond_its_limits_ends(work: Callable[[], object], said: str) -> N
         run_bounded(work, limits=LIMITS)
 
 
+@pytest.mark.system
 def test_work_beyond_its_time_ends(tmp_path: Path) -> None:
     begun = time.monotonic()
     with pytest.raises(WorkLimitError, match="more than 4 s"):

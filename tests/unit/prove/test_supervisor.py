@@ -141,6 +141,7 @@ async def test_a_supervisor_that_is_killed_is_noticed(tmp_path: Path, lock: int)
     assert journal(tmp_path).is_open  # so that the next proof refuses to begin
 
 
+@pytest.mark.system
 async def test_a_rollback_that_fails_is_tried_again(tmp_path: Path, lock: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first attempt fails, the second one works."""
     script = (

@@ -136,6 +136,7 @@ async def test_a_change_that_harms_is_taken_back_although_the_objective_holds(tm
     assert (proof.verdict, proof.state, proof.guard_rail) == ("worse", "rolled back", "")
 
 
+@pytest.mark.system
 async def test_a_broken_objective_ends_it_at_once(tmp_path: Path) -> None:
     proof = await tried(tmp_path, "4.0 200", most=60.0)
     assert (proof.verdict, proof.state) == ("worse", "rolled back")

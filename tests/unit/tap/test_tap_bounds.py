@@ -186,6 +186,7 @@ async def test_some_interim_responses_pass_in_order() -> None:
 # -- the end ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 async def test_a_tap_that_stops_does_not_wait_for_who_makes_no_progress() -> None:
     async def script(call: Call) -> None:
         if b"Content-Length: 2\r\n" in await call.request():

@@ -122,6 +122,7 @@ async def test_a_fault_while_sending_ends_nothing_for_good(monkeypatch: pytest.M
         return await post(self, body)
 
     monkeypatch.setattr(PartDelivery, "_post", faulty)
+    monkeypatch.setattr(delivery, "FIRST_RETRY_SECONDS", 0.1)
     async with listening() as agent:
         to = PartDelivery(agent.url)
         await to.open()

@@ -17,7 +17,10 @@ from tests.support.terminal import ROOT, Terminal
 STOPPED = "kvitals: stopped"
 
 
-@pytest.mark.parametrize("columns", [60, 80])
+SYSTEM = pytest.mark.system
+
+
+@pytest.mark.parametrize("columns", [60, pytest.param(80, marks=SYSTEM)])
 def test_a_small_terminal_shows_who_is_sick_and_why(columns: int) -> None:
     with Terminal(["top", str(PAIR)], columns, 24) as terminal:
         text = terminal.wait_for("sorted by severity")
@@ -35,7 +38,9 @@ def test_a_small_terminal_shows_who_is_sick_and_why(columns: int) -> None:
         assert terminal.is_restored()
 
 
-@pytest.mark.parametrize("how", ["ctrl+c", signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", ["ctrl+c", pytest.param(signal.SIGINT, marks=SYSTEM), pytest.param(signal.SIGTERM, marks=SYSTEM)]
+)
 def test_it_ends_cleanly(how: str | signal.Signals) -> None:
     with Terminal(["top", str(HEAVY)]) as terminal:
         terminal.wait_for("sorted by severity")
@@ -57,6 +62,7 @@ def test_a_source_that_cannot_be_reached_is_one_line() -> None:
         assert "Traceback" not in terminal.written
 
 
+@pytest.mark.system
 def test_an_engine_is_followed_and_recorded(tmp_path: Path) -> None:
     """The pages of a recording over HTTP; `r` begins a recording of its own and ends it."""
     port = 21480

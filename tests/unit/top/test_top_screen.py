@@ -37,7 +37,7 @@ from tests.support.fleet_documents import (
     until,
 )
 from tests.support.loops import for_each
-from tests.support.recordings import setup
+from tests.support.recordings import judged_once, setup
 
 ENGINES = 40
 CPU_SECONDS = 6.0
@@ -312,10 +312,11 @@ def test_figures_are_those_of_triage() -> None:
     for path in (HEAVY, PAIR):
         triaged = answer(["triage", str(path), "--json"])
         document = msgspec.json.decode(triaged.out, type=Triage)
-        read = asyncio.run(RecordedFleet(path, setup()).read())
+        with judged_once(fleet_source):
+            read = asyncio.run(RecordedFleet(path, setup()).read())
+            once = answer(["top", "--once", str(path)], 160)
         assert read.engines == document.engines
         assert (read.verdict, read.healthy) == (document.verdict, document.healthy)
-        once = answer(["top", "--once", str(path)], 160)
         assert once.code == triaged.code
         for row in json.loads(triaged.out)["engines"]:
             line = next(line for line in once.out.splitlines() if line[2:].startswith(row["entity"]["title"]))
