@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 _OPERATORS: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq,
@@ -12,6 +13,7 @@ _OPERATORS: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
 _BOUND = re.compile(r"(>=|<=|==|>|<)\s*([0-9]+(?:\.[0-9]+)*)")
 
 
+@lru_cache(maxsize=1024)  # ranges of flags name the same hundred releases
 def release(version: str) -> tuple[int, ...]:
     """The numeric release of a version, padded to four parts: `0.10.1.post1+cpu` is (0, 10, 1, 0)."""
     match = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", version)

@@ -26,6 +26,7 @@ from kvitals.series.promql import evaluate, parse
 from kvitals.ui.cli import knee
 from kvitals.ui.web.sources.recording import Recording
 from tests.support import recordings
+from tests.support.loops import some_of
 from tests.support.served import served
 
 FOLDER = Path(__file__).parent
@@ -88,7 +89,7 @@ def differing(one: object, other: object, where: str = "") -> list[str]:
     return [] if one == other else [f"{where}: {one!r:.80} and {other!r:.80}"]
 
 
-@pytest.mark.parametrize("name", RECORDINGS)
+@pytest.mark.parametrize("name", some_of(RECORDINGS, 2))
 def test_a_demo_agent_answers_what_the_commands_say_of_the_file(name: str) -> None:
     """Rows 8 to 10: curve, tenants' holdings and tail of requests at a recording's end."""
     blocks, known = blocks_of(name), requests_of(name)
@@ -104,7 +105,7 @@ def test_a_demo_agent_answers_what_the_commands_say_of_the_file(name: str) -> No
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", RECORDINGS)
+@pytest.mark.parametrize("name", some_of(RECORDINGS, 2))
 def test_the_page_shows_what_the_commands_say_of_the_file(name: str) -> None:
     blocks, known = blocks_of(name), requests_of(name)
     shown, asked = page(name).blocks(), page(name).requests(SLOWEST)
@@ -115,7 +116,7 @@ def test_the_page_shows_what_the_commands_say_of_the_file(name: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", WITH_EVENTS)
+@pytest.mark.parametrize("name", some_of(WITH_EVENTS, 2))
 def test_what_if_replays_the_same_lookups_everywhere(name: str) -> None:
     of_file = recorded_lookups(path_of(name))
     with served(judged(name).pipeline) as url:
@@ -129,7 +130,7 @@ def test_what_if_replays_the_same_lookups_everywhere(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("name", WITH_EVENTS)
+@pytest.mark.parametrize("name", some_of(WITH_EVENTS, 2))
 def test_a_lever_is_predicted_by_the_replay_of_what_if(name: str) -> None:
     """Row 6: what a larger cache finds, in triage and in `kvitals whatif`."""
     known = recorded_lookups(path_of(name))
@@ -178,7 +179,7 @@ def families(name: str, query: str) -> dict[str, float]:
     return {labels["engine"]: value for labels, value in found}
 
 
-@pytest.mark.parametrize("name", RECORDINGS)
+@pytest.mark.parametrize("name", some_of(RECORDINGS, 2))
 def test_knee_and_agent_compute_of_the_same_steps(name: str) -> None:
     """Row 13: Little's gap, and the load up to which an objective was seen to hold."""
     gap, held = (families(name, q) for q in ("kvitals_littles_gap_ratio", 'kvitals_c_max_held{slo="itl_p99"}'))
@@ -189,7 +190,7 @@ def test_knee_and_agent_compute_of_the_same_steps(name: str) -> None:
         assert held.get(engine) == next((x.holds_to for x in point.limits if x.objective == "itl_p99"), None)
 
 
-@pytest.mark.parametrize("name", RECORDINGS)
+@pytest.mark.parametrize("name", some_of(RECORDINGS, 2))
 def test_a_load_that_knee_names_is_one_of_its_chart(name: str) -> None:
     for point in points(name):
         for limit in point.limits:

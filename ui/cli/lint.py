@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from kvitals.app.errors import UsageError
+from kvitals.app.escaping.json import escape_unseen
 from kvitals.config.checks import first_of
 from kvitals.dashboards.lint.defect import Defect, Document, Report
 from kvitals.dashboards.lint.grafana_server import GrafanaAccess, read_grafana
@@ -83,7 +84,7 @@ def do(args: argparse.Namespace) -> int:
     if args.no_warnings:
         report = msgspec.structs.replace(report, defects=[one for one in report.defects if one.weight == "error"])
     if args.json:
-        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+        sys.stdout.write(escape_unseen(msgspec.json.encode(report).decode()) + "\n")
     else:
         show(report, answer_console())
     if report.defects:

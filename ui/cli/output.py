@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import yaml
 from rich.console import Console
 
 from kvitals.app.escaping import html, markdown, slack
+from kvitals.app.escaping.json import escape_unseen, yaml_text
 from kvitals.app.escaping.terminal import SafeConsole
 from kvitals.ui.cli.common import answer_console
 
@@ -89,12 +89,11 @@ def _wide(document: PrintedDocument) -> None:
 
 
 def _json(document: PrintedDocument) -> None:
-    sys.stdout.write(document.encode().rstrip("\n") + "\n")
+    sys.stdout.write(escape_unseen(document.encode().rstrip("\n")) + "\n")
 
 
 def _yaml(document: PrintedDocument) -> None:
-    value = json.loads(document.encode())
-    sys.stdout.write(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=PASTED_COLUMNS))
+    sys.stdout.write(yaml_text(json.loads(document.encode()), PASTED_COLUMNS))
 
 
 def _markdown(document: PrintedDocument) -> None:

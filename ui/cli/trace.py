@@ -15,6 +15,7 @@ from rich.text import Text
 from kvitals.agent.requests.first_token_flame import FirstTokenFlame, FlameDifference, difference
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.app.errors import UsageError
+from kvitals.app.escaping.json import escape_unseen
 from kvitals.app.flame_files import folded_stacks, speedscope
 from kvitals.app.request_sources import (
     NamedRequest,
@@ -117,7 +118,7 @@ def do(args: argparse.Namespace) -> int:
     )
     if args.json:
         for told in found.requests:
-            sys.stdout.write(msgspec.json.encode(told.record).decode() + "\n")
+            sys.stdout.write(escape_unseen(msgspec.json.encode(told.record).decode()) + "\n")
         return EXIT_HEALTHY if found.requests else EXIT_UNKNOWN
     lists = not asked.name and args.slowest is None and args.newest is None
 
@@ -150,7 +151,7 @@ def _flame(args: argparse.Namespace) -> int:
     if args.format == "folded":
         sys.stdout.write(folded_stacks(flame))
     elif args.format == "speedscope":
-        sys.stdout.write(msgspec.json.encode(speedscope(flame, f"kvitals {source}")).decode() + "\n")
+        sys.stdout.write(escape_unseen(msgspec.json.encode(speedscope(flame, f"kvitals {source}")).decode()) + "\n")
     else:
         document = PrintedDocument(
             f"Time to first token at {plain(source)}",

@@ -87,7 +87,7 @@ def good_samples(scraped: Scraped) -> tuple[int, int]:
     return len(frame.labels), len(frame.times)
 
 
-@pytest.mark.parametrize("hostile", [1, 5])
+@pytest.mark.parametrize("hostile", [1, pytest.param(5, marks=pytest.mark.system)])
 def test_pages_that_change_their_kind_stay_within_the_budget_and_good_ones_are_whole(hostile: int) -> None:
     scraped = Scraped(hostile)
     for _ in range(16):

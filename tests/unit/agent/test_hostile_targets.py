@@ -385,7 +385,11 @@ MB = 1 << 20
         (b"a" + b"{" * (16 * MB - 2) + b"\n", "line_too_long"),
         ((b"a" + b"{" * 1000 + b"\n") * 16_000, "not_metrics"),
         ((b'a{b="' + b"\\\\" * 30_000 + b'"} 1\n') * 270, ""),
-        (b"".join(b'm{%s,x="%d"} 1\n' % (LABELS, number) for number in range(30_000)), "too_many_labels"),
+        pytest.param(
+            b"".join(b'm{%s,x="%d"} 1\n' % (LABELS, number) for number in range(30_000)),
+            "too_many_labels",
+            marks=pytest.mark.system,
+        ),
     ],
     ids=["line feeds", "blank lines", "help", "one comment", "one line of braces", "braces", "escapes", "labels"],
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kvitals.dashboards import monitoring_files
+from kvitals.dashboards import runbooks_site
+from kvitals.rules import authoring
 from kvitals.ui.cli import export
 from kvitals.ui.cli.help_layout import lay_out
 from kvitals.ui.cli.main import COMMANDS, parser
@@ -17,7 +19,7 @@ from tests.goldens import terminal
 from tests.goldens.terminal import WIDTHS, printed, too_wide
 from tests.unit.test_floors import ROOT
 
-pytestmark = pytest.mark.usefixtures("shared_verdicts", "exported_once")
+pytestmark = pytest.mark.usefixtures("shared_verdicts", "files_made_once")
 
 SERVES = {"run", "web", "tap", "notify", "mcp", "prove", "gate play"}
 """Commands that run until they are stopped, or need a live engine. Their help is read here."""
@@ -53,17 +55,26 @@ MORE = {
 RUNS = {**{name: words for name, words in terminal.COMMANDS.items() if "--help" not in words}, **MORE}
 
 
+def made_once(made: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which answers equal arguments as it did before."""
+    known: list[tuple[tuple[Any, ...], Any]] = []
+
+    def remembered(*asked: Any) -> Any:
+        for before, answer in known:
+            if before == asked:
+                return answer
+        known.append((asked, made(*asked)))
+        return known[-1][1]
+
+    return remembered
+
+
 @pytest.fixture
-def exported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `kvitals export` writes is the same in every width: each kind is made once in a test."""
-    made: dict[str, tuple[monitoring_files.ExportRequest, dict[str, str]]] = {}
-
-    def export_once(kind: str, request: monitoring_files.ExportRequest) -> dict[str, str]:
-        if kind not in made or made[kind][0] != request:
-            made[kind] = (request, monitoring_files.export(kind, request))
-        return made[kind][1]
-
-    monkeypatch.setattr(export, "export", export_once)
+def files_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What commands write or check is the same in every width: it is made once in a test."""
+    monkeypatch.setattr(export, "export", made_once(export.export))
+    monkeypatch.setattr(authoring, "lint", made_once(authoring.lint))
+    monkeypatch.setattr(runbooks_site, "site", made_once(runbooks_site.site))
 
 
 def commands() -> Iterator[tuple[str, ...]]:

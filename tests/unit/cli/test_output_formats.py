@@ -136,6 +136,18 @@ def test_no_name_is_markup(name: str, capsys: pytest.CaptureFixture[str]) -> Non
         assert _balanced(capsys.readouterr().out)
 
 
+@for_each("name", ["a\u202egnp.exe", "a\x9b31m", "\u200bhid\u00adden", "\u2028", "\U000e0041tag", "模型"], ids=ascii)
+def test_documents_for_programs_have_each_name_and_no_unseen_character(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = PrintedDocument(name, lambda _: None, lambda: msgspec.json.encode({name: [name]}).decode())
+    for form, read in (("json", json.loads), ("yaml", yaml.safe_load)):
+        emit(document, form)
+        printed = capsys.readouterr().out
+        assert read(printed) == {name: [name]}
+        assert all(letter == "\n" or letter.isprintable() for letter in printed)
+
+
 def test_hostile_names_of_a_triage_are_text_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     document = judge(HEAVY_TENANT, setup()).document
     hostile = "<!channel> [x](https://evil.example) <script>"

@@ -36,6 +36,7 @@ from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.stitch import LIMITS
 from kvitals.config import Config, Otlp, OtlpOutTable
 from kvitals.rules.loader import family_of, load
+from kvitals.series.files import replace_file
 from kvitals.series.promql import evaluate
 from kvitals.series.types import METRIC_NAME
 from tests.unit.requests.parts import llm, tap
@@ -313,10 +314,10 @@ async def test_headers_are_read_again(tmp_path: Path) -> None:
             "headers_file",
             f"{headers}: the headers for the collector cannot be read: No such file or directory",
         )
-        headers.write_text("a: 1")
+        replace_file(headers, b"a: 1")
         out.offer(record(2))  # the first one may be given up by now
         await until(lambda: out.status().sent["share"] > 0 and out.status().waiting == 0)
-        headers.write_text("a: 2")
+        replace_file(headers, b"a: 2")
         out.offer(record(3))
         await until(lambda: collector.headers[-1]["a"] == "2")
     assert collector.headers[0]["a"] == "1"

@@ -264,7 +264,8 @@ class TestHistoryQueries:
         past = SlowPast(0.0)
         deep = "max_over_time(" * 20 + "kvitals_running" + "[30m:1s])" * 20
         async with serving(past=past, whole_since=lambda _: NOW) as client:
-            long = asyncio.create_task(client.get("/api/v1/query", params={"query": deep, "time": str(NOW)}))
+            asked = {"query": deep, "time": str(NOW), "timeout": "5"}  # it takes as long as it may
+            long = asyncio.create_task(client.get("/api/v1/query", params=asked))
             await asyncio.sleep(1.0)
             for _ in range(3):
                 begun = time.monotonic()

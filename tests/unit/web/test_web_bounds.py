@@ -150,6 +150,7 @@ async def answer_to_a_late_body(port: int, target: str, cookie: str, token: str)
     return answer
 
 
+@pytest.mark.system
 async def test_uploads_are_bounded_in_size_in_number_and_while_they_arrive(page: Server) -> None:
     port, jar = page.port, aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
