@@ -32,6 +32,9 @@ from tests.support.processes import ended, free_port
 SECONDS = 85.0
 """A window of a minute, and what comes before the first sample in it."""
 
+LAST_SIGNAL, LAST_SIGNAL_SECONDS = "kvitals:node_prefix_hit_ratio", 60.0
+"""The signal that has a value last, because its samples must fill a minute: after 75 s, later where all is slow."""
+
 SCRAPE_SECONDS, STEP = 2.0, 4.0
 STEADY_SECONDS = 16.0
 TOLERANCE = 0.05
@@ -99,6 +102,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         except RuntimeError as error:
             pytest.fail(str(error))
         time.sleep(SECONDS)
+        _wait_for_value(server, LAST_SIGNAL, LAST_SIGNAL_SECONDS)
         yield Live(server, bare, f"http://127.0.0.1:{api}", ports, time.time())
 
 
@@ -141,6 +145,14 @@ def _wait_for(url: str, seconds: float = 60.0) -> None:
             if time.monotonic() > deadline:
                 pytest.fail(f"{url} does not answer")
             time.sleep(0.2)
+
+
+def _wait_for_value(server: Prometheus, query: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not draws(series(server.ask("query", query=query))):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{query} has no value {SECONDS + seconds:g} s after all was up")
+        time.sleep(SCRAPE_SECONDS)
 
 
 def _ports() -> dict[str, int]:
