@@ -77,6 +77,13 @@ def button(driver: webdriver.Chrome, key: str) -> None:
     click(driver, By.CSS_SELECTOR, f".st-key-{key} button")
 
 
+def focus(driver: webdriver.Chrome, where: str, which: int) -> None:
+    """Put the keyboard on one of the elements that a selector finds, once it takes it: a page that loads takes none."""
+    element = f'const e = document.querySelectorAll("{where}")[{which}]'
+    taken = f"{element}; e?.focus(); return !!e && document.activeElement === e"
+    wait_until(lambda: bool(driver.execute_script(taken)), f"{where} takes the keyboard")
+
+
 def click(driver: webdriver.Chrome, by: str, where: str) -> None:
     """Wait for an element, bring it into sight, and click it."""
     wait_until(lambda: bool(driver.find_elements(by, where)), f"{where} is there")
@@ -138,9 +145,9 @@ def test_the_timeline_and_a_window_that_every_page_follows(url: str, driver: web
     go(driver, "Timeline")
     charts(driver, 4)
     picture(driver, pictures / "timeline.png")
-    ends = driver.find_elements(By.CSS_SELECTOR, ".st-key-pick input[type='range']")
+    focus(driver, ".st-key-pick input[type='range']", 1)
     for _ in range(30):  # with the keyboard alone
-        ends[1].send_keys(Keys.ARROW_LEFT)
+        driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
     wait_for(driver, "10:40:48 to 10:41:18")  # the last key has come to the server
     wait_until(lambda: "to=" in driver.current_url, "the address has the window")
     go(driver, "Triage")
@@ -257,9 +264,9 @@ def test_a_password_keeps_others_out(driver: webdriver.Chrome, tmp_path: Path) -
         assert "Timeline" not in text_of(driver)
         driver.find_element(By.CSS_SELECTOR, "input[type='password']").send_keys("wrong" + Keys.ENTER)
         wait_for(driver, "The password is wrong.")
-        field = driver.find_element(By.CSS_SELECTOR, "input[type='password']")
-        field.send_keys(Keys.CONTROL, "a")
-        field.send_keys("hunter2" + Keys.ENTER)
+        focus(driver, "input[type='password']", 0)
+        driver.switch_to.active_element.send_keys(Keys.CONTROL, "a")
+        driver.switch_to.active_element.send_keys("hunter2" + Keys.ENTER)
         wait_for(driver, "Noisy tenant evicts the prefixes of other tenants, with ")
 
 
