@@ -4,13 +4,15 @@ What the series of a page mean is worked out once per layout (`kvitals.agent.col
 arrays that say for each position of the page where its value goes. After that a page costs a few array operations,
 however many series it has.
 
-Three things are mended on the way, because whoever reads the window could not:
+Four things are mended on the way, because whoever reads the window could not:
 
 * A histogram's `_sum` that falls while its `_count` does not is a defect of the engine and no reset. The
   interval is dropped: the histogram has no sample in that row, and from then on its series are shifted so
   that they go on where they were, as if that interval had seen nothing. Without the shift, the next `rate()`
   would take the fall for a reset and add the whole sum. Histograms that share the broken clock lose the
   interval too.
+* A histogram whose buckets are out of order (fewer observations up to a larger bound) is a defect too. It has no
+  sample in that row, because every quantile of it would be false.
 * A restart is told from the process's start time, or without one from any counter that falls; it is counted,
   the shifts end, and what was learned from outside the page is forgotten, since flags may have changed. Another
   program at the same address is one too.
@@ -25,11 +27,12 @@ from functools import partial
 
 import numpy as np
 
-from kvitals.agent.collectors.page_parser import MAX_NAME_SERIES, Indices, PageLayout, PageSamples
+from kvitals.agent.collectors.page_parser import MAX_NAME_SERIES, Indices, PageLayout, PageSamples, Series
 from kvitals.agent.collectors.page_reading import MAX_LABEL, Meaning, Reading, read, recognise
 from kvitals.agent.collectors.page_reading import PAGE as WHOLE
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome, TargetStatus
 from kvitals.rules.engine_map import EngineMap
+from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.row_blocks import Columns
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels
@@ -121,6 +124,9 @@ class _Plan:
     scaled: bool  # some scale is not 1
     shifted: bool = False
     histograms: dict[int, _Histogram] = field(default_factory=dict)  # by each position that is part of one
+    lower: Indices = field(default_factory=lambda: np.empty(0, np.intp))  # positions of buckets that have a next one
+    upper: Indices = field(default_factory=lambda: np.empty(0, np.intp))  # the bucket with the next bound of each
+    disordered: set[int] = field(default_factory=set)  # positions of histograms whose buckets are out of order
     sums: dict[int, list[_Source]] = field(default_factory=dict)  # column -> what is added up in it
     peaks: dict[int, list[_Source]] = field(default_factory=dict)  # column -> of what it has the largest
     folds: list[tuple[_Fold, np.ufunc]] = field(default_factory=list)  # the same, flat
@@ -291,6 +297,8 @@ class Translator:
         yield None
         _group_histograms(plan)
         yield None
+        _pair_buckets(plan)
+        yield None
         if before is not None:
             self._group.end(sorted(before.used - plan.used))
         else:
@@ -338,6 +346,12 @@ class Translator:
         fell = (new < old) & plan.index_monotone  # false where there was no value, which is NaN
         before = {position: float(plan.raw[position]) for position in plan.changes}
         plan.raw[index] = new
+        disordered, were_disordered = _out_of_order(plan), plan.disordered
+        plan.disordered = disordered
+        if disordered or were_disordered:
+            fell &= ~np.isin(index, [*disordered, *were_disordered])
+            self.status.drop("bucket_order", len(disordered))
+            gaps += _columns_of(plan, disordered)
         if self._has_new_start_time(plan):
             self._restarted(plan, plan.reading.ranks)
         elif fell.any():
@@ -397,10 +411,7 @@ class Translator:
             _shift_back(plan, member, was.get(member, float(plan.raw[member])))
         plan.shifted = bool(plan.shift.any())
         self.status.drop("falling_sum", len(members))
-        columns = {int(plan.columns[member]) for member in members} - {NOWHERE}
-        for made in (plan.sums, plan.peaks):
-            columns |= {column for column, several in made.items() if any(one.position in members for one in several)}
-        return sorted(columns)
+        return _columns_of(plan, members)
 
     def _restarted(self, plan: _Plan, ranks: Iterable[str]) -> None:
         plan.shift[:] = 0.0
@@ -528,6 +539,7 @@ def _carry(before: _Plan, plan: _Plan) -> None:
         j = places.get(series)
         if j is not None:
             plan.raw[i], plan.shift[i] = before.raw[j], before.shift[j]
+            plan.disordered.update([i] if j in before.disordered else [])
     plan.shifted = bool(plan.shift.any())
 
 
@@ -543,6 +555,35 @@ def _group_histograms(plan: _Plan) -> None:
             histogram.total = position
         elif meaning.part == "_count":
             histogram.count = position
+
+
+def _pair_buckets(plan: _Plan) -> None:
+    """Find for each bucket the one with the next bound of the same raw histogram, which cannot have a lower value."""
+    buckets: dict[Series, list[tuple[float, int]]] = {}
+    for position, meaning in enumerate(plan.reading.meanings):
+        if meaning is not None and meaning.part == "_bucket":
+            name, labels = plan.layout.series[position]
+            others = (name, tuple(label for label in labels if label[0] != "le"))
+            bound = bucket_bound(dict(labels)["le"])
+            if bound is not None:
+                buckets.setdefault(others, []).append((bound, position))
+    ordered = [[position for _, position in sorted(several)] for several in buckets.values()]
+    plan.lower = np.array([p for several in ordered for p in several[:-1]], dtype=np.intp)
+    plan.upper = np.array([p for several in ordered for p in several[1:]], dtype=np.intp)
+
+
+def _out_of_order(plan: _Plan) -> set[int]:
+    """The positions of all parts of histograms that have a bucket with a lower value than the bucket before it."""
+    falls = plan.lower[plan.raw[plan.upper] < plan.raw[plan.lower]]
+    return {member for position in falls.tolist() for member in plan.histograms[position].members}
+
+
+def _columns_of(plan: _Plan, members: set[int]) -> list[int]:
+    """The columns that positions are written to, alone or added up with others."""
+    columns = {int(plan.columns[member]) for member in members} - {NOWHERE}
+    for made in (plan.sums, plan.peaks):
+        columns |= {column for column, several in made.items() if any(one.position in members for one in several)}
+    return sorted(columns)
 
 
 def _is_defect(plan: _Plan, histogram: _Histogram, position: int, was: Mapping[int, float]) -> bool:

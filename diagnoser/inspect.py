@@ -50,6 +50,10 @@ _DROPS = {
         "histogram sums that fell while the count rose; those intervals are left out",
         "an engine's defect",
     ),
+    "bucket_order": (
+        "samples of histograms whose buckets are out of order; they are left out",
+        "an engine's defect, or a proxy that changes the page",
+    ),
     "series_cap": (
         "samples beyond the limit of series in memory; they are left out",
         "drop labels with many values at the engine",

@@ -55,7 +55,10 @@ class ScrapeOutcome(msgspec.Struct, frozen=True):
         return self.reason == "ok"
 
 
-DROPS = ("duplicate", "own_timestamp", "falling_sum", "series_cap", "scale", "bucket_bound", "clock", "out_of_range")
+DROPS = (
+    *("duplicate", "own_timestamp", "falling_sum", "series_cap", "scale"),
+    *("bucket_bound", "bucket_order", "clock", "out_of_range"),
+)
 """Why samples of a good page are not taken over, or not as they are."""
 
 # What every row says, in the order of `TargetStatus.row`; a target that never answered has only the first ones.

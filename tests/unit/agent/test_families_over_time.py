@@ -21,6 +21,18 @@ def get_value(text: str, series: str) -> float:
     return float(re.search(rf"^{re.escape(series)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)[1])
 
 
+def with_first_bucket(text: str, name: str, value: float) -> str:
+    """The page with another value of the first bucket of each series of a histogram."""
+    seen: set[str] = set()
+
+    def replaced(match: re.Match[str]) -> str:
+        others = re.sub(r'le="[^"]*",?', "", match[1])
+        first, _ = others not in seen, seen.add(others)
+        return f"{match[1]} {value!r}" if first else match[0]
+
+    return re.sub(rf"^({re.escape(name)}_bucket{{[^}}]*}}) \S+$", replaced, text, flags=re.MULTILINE)
+
+
 QUEUE, PREFILL = "vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds"
 
 
@@ -30,6 +42,23 @@ def with_broken_clock(text: str) -> str:
         text = set_value(text, f"{name}_sum", get_value(text, f"{name}_sum") + jump)
         text = set_value(text, f"{name}_count", get_value(text, f"{name}_count") + 1)
     return text
+
+
+def test_buckets_out_of_order_are_a_defect_whose_row_is_dropped():
+    watched = Watched()
+    good = page("loaded")
+    bad = with_first_bucket(good, QUEUE, 1e6)
+    assert bad != good
+    for text in (good, bad, bad, good):
+        watched.feed(text)
+    count = get_value(good, f"{QUEUE}_count")
+    assert watched.one("kvitals_queue_seconds_count") == [count, None, None, count]
+    for cells in watched.history("kvitals_queue_seconds_bucket").values():
+        assert cells[0] == cells[3] and cells[1] is cells[2] is None
+    assert watched.one("kvitals_ttft_seconds_count")[1] is not None
+    parts = len(re.findall(rf"^{QUEUE}_(?:bucket|sum|count)", bad, re.MULTILINE))
+    assert watched.value('kvitals_scrape_dropped_total{reason="bucket_order"}') == 2 * parts
+    assert set(watched.now("kvitals_engine_restarts_total").values()) == {0.0}
 
 
 def test_a_sum_that_falls_is_a_defect_whose_interval_is_dropped():
