@@ -286,7 +286,7 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
     unknown = [j for j in core if j.outcome == "unknown"]
     if unknown:
         first = unknown[0].rule.title
-        return f"Unknown: {len(unknown)} of {len(core)} core checks miss data; the first is “{first}”."
+        return f"Unknown: {len(unknown)} of {len(core)} core checks have no data; the first is “{first}”."
     return "Unknown: a rule failed."
 
 

@@ -183,7 +183,7 @@ def _engine(engine: Mapping[str, Any], console: Console) -> None:
         f"  found     {_share(hit, looked)} of {short(looked)} prompt tokens since the start; evicted and recomputed: "
     )
     line.append(f"{short(lost)}", style="red" if missed and lost > 0.1 * missed else "")
-    line.append(f", {_share(lost, missed)} of what was computed" if missed > 0 else "")
+    line.append(f", {_share(lost, missed)} of the computed tokens" if missed > 0 else "")
     print_hanging(line, console, LABEL)
 
 
