@@ -245,7 +245,8 @@ def _blame(engine: Mapping[str, Any], names: Mapping[str, str], console: Console
     console.print()
     title = Text("  WHO PAID FOR WHOM", style="bold")
     title.append(
-        f"  tokens of a row that were lost to a column's blocks; both known for {_percent(known)}", style="not bold dim"
+        f"  tokens that the tenant of a row lost to blocks of the tenant of a column; both known for {_percent(known)}",
+        style="not bold dim",
     )
     print_hanging(title, console, 4)
     table = Table(box=None, padding=(0, 2, 0, 0))

@@ -90,7 +90,7 @@ def _add_play(actions: Any) -> None:
         dest="most",
         default="10m",
         metavar="TIME",
-        help="longest time to play; plays the last part of an incident (10m)",
+        help="longest time to play; of a longer incident, only the last part is played (10m)",
     )
     play.add_argument(
         "--concurrency", type=int, default=256, metavar="N", help="maximum number of concurrent requests (256)"

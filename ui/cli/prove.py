@@ -57,7 +57,9 @@ def add(commands: Any) -> None:
     parser.add_argument("source", metavar="URL", help="the engine that changes")
     parser.add_argument("finding", nargs="?", default="", metavar="CODE", help="the finding whose lever is tried")
     parser.add_argument(
-        "--apply", metavar="CMD", help="command that makes the change; words, no shell (or sh -c '...')"
+        "--apply",
+        metavar="CMD",
+        help="command that makes the change; it runs without a shell (for a shell: sh -c '...')",
     )
     parser.add_argument("--rollback", metavar="CMD", help="command that reverts the change; it must work at any time")
     parser.add_argument(
