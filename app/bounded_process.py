@@ -66,7 +66,9 @@ def run_bounded(work: Callable[..., T], *arguments: object, limits: WorkLimits) 
     """
     deadline = time.monotonic() + limits.seconds
     if not _turn.acquire(timeout=limits.seconds):
-        raise WorkLimitError(f"other work on the history took all of its {limits.seconds:g} s: ask again later")
+        raise WorkLimitError(
+            f"other work on the history took longer than the limit of {limits.seconds:g} s: ask again later"
+        )
     try:
         kind, value = _answer(pickle.dumps((work, arguments, limits)), deadline, limits)
     finally:
@@ -105,7 +107,7 @@ def _answer(task: bytes, deadline: float, limits: WorkLimits) -> tuple[str, Any]
         raise WorkLimitError(f"it takes more than {limits.memory >> 20} MB of memory")
     if process.returncode < 0:
         raise WorkLimitError(f"the system ended it with signal {-process.returncode}")
-    _log.error("work in a process of its own failed", trace=problem.decode(errors="replace")[-_MAX_LOG:])
+    _log.error("work in a separate process failed", trace=problem.decode(errors="replace")[-_MAX_LOG:])
     raise WorkLimitError("it failed: the log has the reason")
 
 

@@ -98,7 +98,9 @@ class StateKeeper:
                 f"its own directory (XDG_STATE_HOME)"
             )
         except OSError as error:
-            self._failed(f"{self._path.parent} cannot be used ({error.strerror}): give this user the directory")
+            self._failed(
+                f"{self._path.parent} cannot be used ({error.strerror}): give this user access to the directory"
+            )
         return self._lock is not None
 
     def _save(self, content: bytes) -> None:
@@ -106,8 +108,8 @@ class StateKeeper:
             _write(self._path, content)
         except OSError as error:
             self._failed(
-                f"{self._path} cannot be saved ({error.strerror}): free disk space there, or give this user the "
-                f"directory."
+                f"{self._path} cannot be saved ({error.strerror}): free disk space there, or give this user access "
+                "to the directory."
                 " After a restart findings start anew; the agent tries again every cycle"
             )
             return

@@ -114,4 +114,4 @@ def check_prefixes(prefixes: Mapping[str, str]) -> None:
         raise ValueError(f"prefixes may have at most {MAX_PREFIXES} entries")
     for old, new in prefixes.items():
         if not _PREFIX.fullmatch(old) or not _PREFIX.fullmatch(new):
-            raise ValueError(f"prefixes: {old!r} and {new!r} must be how names of metrics begin, such as 'vllm:'")
+            raise ValueError(f"prefixes: {old!r} and {new!r} must be prefixes of metric names, such as 'vllm:'")

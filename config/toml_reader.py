@@ -344,6 +344,6 @@ _WORDS = {
 
 def _plain(message: str) -> str:
     """msgspec's message in TOML's words."""
-    message = re.sub(r"Object missing required field `(\w+)`", r"there must be a key '\1'", message)
+    message = re.sub(r"Object missing required field `(\w+)`", r"the key '\1' is missing", message)
     words = re.sub(r"`(\w+)( \| null)?`", lambda match: _WORDS.get(match[1], match[1]), message)
     return words[:1].lower() + words[1:]

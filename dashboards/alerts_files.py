@@ -65,7 +65,7 @@ def files(knowledge: Knowledge, options: Options, boards: Iterable[Board]) -> di
         f"{FOLDER}/agents/recording.yaml": dump(recording, note=f"Over what agents export. {every}"),
         f"{FOLDER}/agents/alerts.yaml": dump(alerts, note="Over recording.yaml beside it."),
         f"{FOLDER}/engines/recording.yaml": dump(
-            raw_recording, note=f"Over engines' own metrics, without agents. {every}"
+            raw_recording, note=f"These rules read the engines' own metrics, without agents. {every}"
         ),
         f"{FOLDER}/engines/alerts.yaml": dump(
             raw_alerts,

@@ -127,7 +127,7 @@ GUARDS = (
         "5m",
         "page",
         "fleet",
-        "No engine is left, while requests ran on some",
+        "No engine is left while requests ran",
         "All engines are gone, or Prometheus scrapes nothing. A fleet that was scaled to zero while idle fires"
         " nothing.",
     ),

@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to (dashboards/generated)")
     parser.add_argument(
         "--scrape-interval", type=_seconds, default=usual.scrape_seconds, metavar="SECONDS",
-        help=f"scrape interval of your Prometheus; windows are at least eight of it ({usual.scrape_seconds:g})",
+        help=f"scrape interval of your Prometheus; windows are at least eight intervals ({usual.scrape_seconds:g})",
     )  # fmt: skip
     parser.add_argument("--runbooks", default=usual.runbooks, metavar="URL", help="address that serves the runbooks")
     parser.add_argument("--boards", default=usual.boards, metavar="URL", help="of your Grafana")

@@ -247,8 +247,8 @@ def unlike(entity: Labels, before: Values, after: Values) -> str:
     if all(_both_moved(come - came, ALIKE * came, now - there, ALIKE * there) for there, now in pairs):
         there, now = pairs[0]
         return (
-            f"{render(came, 'per_second')} arrived with {render(there, 'requests')} at a time; now "
-            f"{render(come, 'per_second')} arrive with {render(now, 'requests')}"
+            f"arrivals went from {render(came, 'per_second')} with {render(there, 'requests')} at a time to "
+            f"{render(come, 'per_second')} with {render(now, 'requests')} at a time"
         )
     return ""
 

@@ -136,7 +136,7 @@ class Findings:
         if judgement.last_true is not None:
             last = datetime.fromtimestamp(judgement.last_true, UTC)
             verdict = judgement.verdict
-            now = conclusion if verdict is None or verdict.truth is not None else "Too little is measured now."
+            now = conclusion if verdict is None or verdict.truth is not None else "Too little data is measured now."
             return f"{now} Last true at {last:%H:%M:%S} UTC; closes {judgement.rule.keep} after that."
         true = self._judge.why_true(judgement)
         return f"{conclusion} Here: {true}." if true else conclusion
@@ -392,7 +392,7 @@ class Findings:
             why.append(f"true for {render(judgement.early, 'seconds')} only")
         if judgement.short is not None:
             confidence -= 0.1
-            why.append(f"true in the last {render(judgement.short, 'seconds')}; its figures are of these")
+            why.append(f"true in the last {render(judgement.short, 'seconds')}; its figures cover only this time")
         for name in rule.uses:
             if judgement.entity not in self._judge.signals.known[name].values:
                 confidence -= 0.05

@@ -128,10 +128,12 @@ def _advice(
     if not found.filled and how.policy == "lru" and any(one.metric == metric for one in advice.predicted):
         return advice
     start, end = (datetime.fromtimestamp(t, UTC) for t in (found.start, found.end))
-    begun = "after earlier lookups filled the caches" if found.filled else "which do not fill the larger cache"
+    begun = (
+        "after earlier lookups filled the caches" if found.filled else "but these lookups do not fill the larger cache"
+    )
     method = (
         f"The latest {found.lookups:,} lookups, {start:%Y-%m-%d %H:%M:%S} to {end:%H:%M:%S} UTC, replayed"
-        f" {_words(how)}, {begun}: {_percent(found.now)} become {_percent(found.then)}."
+        f" {_words(how)}, {begun}: a hit rate of {_percent(found.now)} becomes {_percent(found.then)}."
         f" The replay of today's cache differs by {points(found.error)} from the observed hits."
     )
     bound: Literal["about", "at least"] = "about" if found.filled else "at least"

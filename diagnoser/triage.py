@@ -272,7 +272,7 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
     if down:
         return unread
     if ordered.worst:
-        beside = f"“{causes[0].title}” is true but does not explain it" if causes else "no known cause fired"
+        beside = f"“{causes[0].title}” is true but does not explain this symptom" if causes else "no known cause fired"
         return f"Cause unknown: {lower_title(ordered.worst[0].title)}, and {beside}."
     if telemetry:
         return f"{telemetry[0].title}."
@@ -286,7 +286,7 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
     unknown = [j for j in core if j.outcome == "unknown"]
     if unknown:
         first = unknown[0].rule.title
-        return f"Unknown: {len(unknown)} of {len(core)} core checks miss data; the first is “{first}”."
+        return f"Unknown: {len(unknown)} of {len(core)} core checks have no data; the first is “{first}”."
     return "Unknown: a rule failed."
 
 

@@ -74,7 +74,7 @@ class Accesses:
             raise ValueError("`observed` is a share from 0 to 1")
         for codes, names in ((self.engine, self.engines), (self.tenant, self.tenants), (self.source, SOURCES)):
             if rows and (codes.min() < UNKNOWN or codes.max() >= len(names)):
-                raise ValueError("a code stands for no name")
+                raise ValueError("a code has no name")
 
     def __len__(self) -> int:
         return len(self.time)

@@ -59,7 +59,7 @@ def long_tail_share(achieved: npt.ArrayLike, attainable: npt.ArrayLike, below: f
     """
     got, could = _numbers(achieved), _numbers(attainable)
     if len(got) != len(could):
-        raise ValueError("achieved and attainable must have one number a tenant each")
+        raise ValueError("achieved and attainable must each have one number per tenant")
     able = could > 0
     return float((got[able] < below * could[able]).mean()) if able.any() else None
 
@@ -85,7 +85,7 @@ def service_difference(service: Service, instants: Sequence[float], window: floa
     are numbered from 0.
     """
     if not window > 0:
-        raise ValueError("the window must be longer than nothing")
+        raise ValueError("the window must be above 0")
     ended = np.maximum(service.ended, service.began + _LEAST_SECONDS)
     clients = int(service.client.max()) + 1 if len(service.client) else 0
     found = []
@@ -102,7 +102,7 @@ def service_difference(service: Service, instants: Sequence[float], window: floa
 def _numbers(values: npt.ArrayLike) -> Floats:
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or not np.isfinite(x).all() or (x < 0).any():
-        raise ValueError("one number a tenant, none missing and none below zero")
+        raise ValueError("expected one number per tenant, none missing and none below zero")
     return x
 
 

@@ -83,7 +83,7 @@ def what_if(accesses: Accesses, plan: ReplayPlan) -> list[ReplayRow]:
     no accesses.
     """
     if not accesses.start[-1] > accesses.start[min(plan.warm, len(accesses))] or not accesses.tokens[plan.warm :].any():
-        raise ValueError("there is no block in these accesses")
+        raise ValueError("these accesses contain no block")
     check_rate(plan.rate)
     if plan.rate < 1:
         unsampled = [name for name in (*plan.policies, *plan.routings) if name in EXACT_ONLY]

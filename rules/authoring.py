@@ -138,8 +138,8 @@ def check_signals(knowledge: Knowledge, file: YamlFile) -> Found:
         if signal is not None and signal.window == "slow" and _subqueries(signal, NOMINAL) and signal.samples is None:
             yield (
                 file.line("signals", name),
-                f"signal `{name}`: a share of the slow window needs `samples`, because the short look does not "
-                f"cover the window",
+                f"signal `{name}`: a share of the slow window needs `samples`, because a short observation does not "
+                "cover the window",
             )
 
 
@@ -278,14 +278,14 @@ def _check_kind(rule: Rule, file: YamlFile) -> Found:
     if rule.kind == "symptom" and not rule.about:
         yield file.line("kind"), "kind: a symptom must name what it is `about`, so that fitting levers are offered"
     if rule.kind != "symptom" and rule.about:
-        yield file.line("about"), f"about: only symptoms have it, and this is a {rule.kind}"
+        yield file.line("about"), f"about: only symptoms have this key, and this rule is a {rule.kind}"
     if rule.binds and (rule.kind != "cause" or rule.scope != "engine"):
         yield (
             file.line("binds"),
-            ("binds: only causes of engines have it, because binding constraints are known only for engines"),
+            ("binds: only causes of engines have this key, because binding constraints are known only for engines"),
         )
     if rule.harm and (rule.kind != "cause" or not set(rule.harm) <= set(rule.explains)):
-        yield file.line("harm"), "harm: only causes have it, and it names symptoms that the rule explains"
+        yield file.line("harm"), "harm: only causes have this key, and it names symptoms that the rule explains"
     if rule.core and (rule.stage != "stable" or rule.severity == "info"):
         yield file.line("core"), "core: a core rule must be stable and of severity page or ticket"
 
@@ -337,7 +337,8 @@ def _check_levers(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
             yield (
                 line,
                 (
-                    f"levers: {lever.name} moves {', '.join(lever.moves)}, but what this rule explains is about "
+                    f"levers: {lever.name} moves {', '.join(lever.moves)}, but the effects that this rule explains "
+                    "are about "
                     f"{', '.join(sorted(amiss))}: kvitals never offers the lever"
                 ),
             )
@@ -382,7 +383,10 @@ def _check_settings(lever: Lever, file: YamlFile) -> Found:
                 never = f"for {setting.system} {version} it is never used"
                 yield (
                     file.line("settings", i),
-                    (f"settings: {never}, because one before it is for the same engine and versions and has no `when`"),
+                    (
+                        f"settings: {never}, because an earlier setting is for the same engine and versions and has "
+                        "no `when`"
+                    ),
                 )
                 break
 

@@ -33,7 +33,7 @@ def cascade_sentences(one: Mapping[str, Any], names: Mapping[str, str]) -> Itera
     yield f"trigger   {_trigger(one['trigger'], names)}"
     if one["caused"]:
         yield f"by        {_shares(one['caused'], names)}"
-        yield f"paid by   {_shares(one['suffered'], names)}"
+        yield f"victims   {_shares(one['suffered'], names)}"
     lead = one["lead_seconds"].get("first")
     if lead is not None:
         yield (

@@ -48,9 +48,8 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "library_missing": (
         UNKNOWN,
-        "This machine has an NVIDIA GPU and its driver, but no libnvidia-ml.so.1. In a container, run it with "
-        "the NVIDIA"
-        " runtime and NVIDIA_DRIVER_CAPABILITIES=utility.",
+        "This machine has an NVIDIA GPU and its driver, but no libnvidia-ml.so.1. In a container, run the container "
+        "with the NVIDIA runtime and NVIDIA_DRIVER_CAPABILITIES=utility.",
     ),
     "no_permission": (
         FAILED,

@@ -102,7 +102,7 @@ class GrpcDoor:
         try:
             while await self._server.wait_for_termination(LOOK_SECONDS):  # it has not ended within the time
                 if not self._front.is_listening:
-                    return "the server listens no more"
+                    return "the server no longer listens"
         except Exception as error:  # whatever ended it
             return f"{type(error).__name__}: {error}"
         return "the server stopped"

@@ -69,8 +69,8 @@ _TRUNCATED = "The connection broke, or a proxy cut the response off; if it persi
 _TOO_LARGE = "An engine's page is smaller: check that the URL is an engine's, or raise the limit."
 
 _SHARE = (
-    "Other targets' pages use what this one would take in memory. Look at what the target exposes, give the agent"
-    " more ([agent] memory_limit), or watch fewer targets."
+    "The pages of other targets use the memory that this page needs. Check what the target exposes, raise [agent] "
+    "memory_limit, or watch fewer targets."
 )
 
 
@@ -371,7 +371,7 @@ class _Builder:
             return
         self.held_bytes += SERIES_BYTES + len(head)
         if self.held_bytes > self._room:
-            raise ExpositionError("memory_share", f"These are {self._samples} series and more. {_SHARE}", number + 1)
+            raise ExpositionError("memory_share", f"The page has {self._samples} series or more. {_SHARE}", number + 1)
         self.seen[head] = series
         self._found.append((number, series, value))
         if timed:

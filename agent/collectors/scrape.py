@@ -50,13 +50,15 @@ MESSAGES = {
     "unreachable": "The host cannot be reached ({detail}). Check the address and firewalls in between.",
     "timeout": "No complete answer within {detail} s. The engine hangs, is overloaded or needs more time.",
     "disconnected": "The connection was closed before an answer came. See the engine's log.",
-    "tls": "The TLS connection failed ({detail}). Check https against http, the CA file and the host name.",
+    "tls": "The TLS connection failed ({detail}). Check the scheme (https or http), the CA file and the host name.",
     "http_error": "The answer was HTTP {detail}.",
     "not_http": "The server at this address does not speak HTTP. Check the port.",
     "bad_url": "The URL cannot be used: {detail}.",
     "too_large": "The page is larger than {detail} bytes, more than an engine's page has. Check the URL.",
     "too_many_lines": "The page has more than {detail} lines, more than an engine's page has. Check the URL.",
-    "too_long": "The response has {detail} of headers, or of page and chunk framing. Check what answers there.",
+    "too_long": (
+        "The headers of the response, or its page with chunk framing, exceed {detail}. Check what answers there."
+    ),
     "truncated": "The answer broke off. If it persists, scrape the engine directly, without a proxy.",
     "bad_compression": "The response has a broken compression, or one that kvitals did not request ({detail}).",
     "memory_limit": "The page is larger than {detail} bytes and was not read: the agent is near its memory limit. Raise"

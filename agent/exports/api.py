@@ -256,8 +256,7 @@ class _HistoryThread:
                 raise
             raise ApiError(
                 "timeout",
-                "the query did not start: one query over history runs at a time, and earlier ones took all of "
-                "its time."
+                "the query did not start: one query over history runs at a time, and earlier queries used up its time."
                 " Try again, or select a shorter range",
             ) from None
 

@@ -22,7 +22,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 OTHER_HOST = (
-    "kvitals is not served under this host name. If it should be, name it in `hosts` of [agent] in kvitals.toml.\n"
+    "kvitals is not served under this host name. To allow this name, add it to `hosts` of [agent] in kvitals.toml.\n"
 )
 
 

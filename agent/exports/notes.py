@@ -92,7 +92,7 @@ def _first(found: Iterator[object]) -> list[object]:
     """All of them. Raises ValueError where they are too many."""
     some = list(islice(found, MOST + 1))
     if len(some) > MOST:
-        raise ValueError(f"more than {MOST} in that time: request a shorter time, then the time after it")
+        raise ValueError(f"more than {MOST} in that time range: request a shorter range, then the range after it")
     return some
 
 

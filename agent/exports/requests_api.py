@@ -174,7 +174,7 @@ def _tails(reports: Iterable[TailReport], request: web.Request) -> list[TailRepo
     """Those that are asked for: of one scope, of one engine, of one of the two times."""
     query = request.query
     if unknown := query.keys() - {"of", "scope", "engine"}:
-        raise BadRequestError(f"unknown parameter {sorted(unknown)[0]!r}: choose one of of, scope, engine")
+        raise BadRequestError(f"unknown parameter {sorted(unknown)[0]!r}: the parameters are of, scope and engine")
     for name, known in (("of", OFS), ("scope", SCOPES)):
         if name in query and query[name] not in known:
             raise BadRequestError(f"{name} is one of {', '.join(known)}")

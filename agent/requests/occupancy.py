@@ -96,7 +96,7 @@ class RunningWork:
         waiting = waiting[:MAX_WAITING]
         waiting = waiting[self._queued.known[waiting]]
         if not waiting.size:
-            return "when they were queued, and at which engine, is unknown"
+            return "it is unknown when they were queued, and at which engine"
         tally = _Tally(len(self._around.tenants))
         engines, tenants = self._engines[waiting], self._around.tenant[waiting]
         unplaced = 0

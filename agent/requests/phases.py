@@ -24,18 +24,20 @@ QUEUE_OF_DECODE_SIDE = frozenset((("sglang", "decode_waiting"),))
 NOTHING = 1e-9
 """Seconds that are rounding and no time."""
 
-BY_DIFFERENCE = "the time outside of the engine: the observer's time less the engine's time"
+BY_DIFFERENCE = "the time outside of the engine: the observer's time minus the engine's time"
 BY_TTFT = "from the first token to the end, both from the engine"
 OUTER_TTFT = "from the first token to the end, both from the observer nearest to the client"
 SIDE_AS_A_WHOLE = "the whole request to the {role} side, with its queue"
 PULLED = "the decode side's queue time; no request waited for capacity there at that time"
 IN_QUEUE = "within queue: {why}"
 SOME_WAITED = "requests waited for capacity at the decode side, so its queue time includes both"
-NOBODY_KNOWS = "whether requests waited for capacity at the decode side is unknown"
+NOBODY_KNOWS = "it is unknown whether requests waited for capacity at the decode side"
 UNTOLD = "no engine reported it"
-MEANWHILE = "the decode side's wait for KV, less the prefill side's work in that time"
+MEANWHILE = "the decode side's wait for KV, minus the prefill side's work in that time"
 CUT = "limited to the rest of the end-to-end time"
-AT_THE_DOOR = "mostly before the engine's own queue: it reads the request, and waits until the running step ends"
+AT_THE_DOOR = (
+    "mostly before the engine's own queue: the engine reads the request, and waits until the running step ends"
+)
 
 
 @dataclass(slots=True)

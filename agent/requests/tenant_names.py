@@ -248,8 +248,8 @@ def read_key(path: Path) -> bytes:
         raise ConfigError(f"{path}: the key of tenants' pseudonyms cannot be read: {error.strerror}") from error
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise ConfigError(
-            f"{path}: others can read or change the key of tenants' pseudonyms: chmod 600 it (of a secret in"
-            " Kubernetes: defaultMode: 0440)"
+            f"{path}: others can read or change the key of tenants' pseudonyms: chmod 600 it (for a Kubernetes "
+            "secret: defaultMode: 0440)"
         )
     if not KEY_BYTES <= len(key) <= MAX_KEY_FILE_BYTES:
         raise ConfigError(

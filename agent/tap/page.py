@@ -14,10 +14,10 @@ LOOP = (
     (
         "kvitals_loop_stall_seconds",
         "gauge",
-        "The longest time within the last minute in which the loop ran nothing else.",
+        "The longest time within the last minute in which one task blocked the event loop.",
     ),
-    ("kvitals_loop_stall_cpu_seconds", "gauge", "CPU time of the loop's thread in that time."),
-    ("kvitals_loop_stalls_total", "counter", "Number of such times of 0.1 s or more."),
+    ("kvitals_loop_stall_cpu_seconds", "gauge", "CPU time of the loop's thread within that longest time."),
+    ("kvitals_loop_stalls_total", "counter", "Number of times that one task blocked the event loop for 0.1 s or more."),
 )
 
 Sample = tuple[Mapping[str, str], float]

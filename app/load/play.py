@@ -94,7 +94,7 @@ async def served_model(url: str) -> str:
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
             raise NoEngineError(
                 f"{url}/v1/models has no list of models ({error or type(error).__name__}); a load needs an engine with"
-                " the OpenAI API. If it has no list, name its model with --model"
+                " the OpenAI API. If the engine has no list, name its model with --model"
             ) from error
     if not listed.data:
         raise NoEngineError(f"{url}/v1/models lists no model; name it with --model")

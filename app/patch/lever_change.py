@@ -70,13 +70,11 @@ def _refuse_odd(change: FlagEdit) -> None:
     approves.
     """
     if not _FLAG.fullmatch(change.flag):
-        raise PatchError(f"`{plain.line(change.flag)}` is no name of a flag; change the file by hand")
+        raise PatchError(f"`{plain.line(change.flag)}` is not the name of a flag; change the file by hand")
     if "$" in change.value or not change.value.isprintable():
-        raise PatchError(
-            f"the value of {change.flag} has `$` or characters that are not printed; change the file by hand"
-        )
+        raise PatchError(f"the value of {change.flag} has `$` or non-printable characters; change the file by hand")
     if change.action == "set" and (number := _as_number(change.value)) is not None and not math.isfinite(number):
-        raise PatchError(f"the value of {change.flag} is no finite number; give another with --set")
+        raise PatchError(f"the value of {change.flag} is not a finite number; give another value with --set")
 
 
 def _as_number(text: str) -> float | None:

@@ -48,7 +48,7 @@ def _check_flag(change: FlagEdit, setting: LeverSetting, system: str, version: s
         return
     known = [_number(text) for text in (setting.now, *(state.default for state in states))]
     if value < 0 and not any(number is not None and number < 0 for number in known):
-        raise PatchError(f"{change.flag} takes no number below zero; give another with --set")
+        raise PatchError(f"{change.flag} does not accept a number below zero; give another value with --set")
 
 
 def _states(flag: str, system: str, version: str) -> list[FlagState]:

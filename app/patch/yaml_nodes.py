@@ -25,5 +25,5 @@ def text_of(node: yaml.Node | None) -> str:
 def scalar_items(node: yaml.SequenceNode) -> list[yaml.ScalarNode]:
     """The items of a list of texts. Raises PatchError for a list of anything else."""
     if not all(isinstance(item, yaml.ScalarNode) for item in node.value):
-        raise PatchError(f"line {node.start_mark.line + 1}: expected a list of texts")
+        raise PatchError(f"line {node.start_mark.line + 1}: expected a list of strings")
     return list(node.value)

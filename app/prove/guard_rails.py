@@ -91,7 +91,7 @@ def _limits(objectives: Mapping[str, float], checks: list[Mapping[str, float]]) 
             (p99, mean),
             MORE_THAN_BEFORE * worst if missed else promised,
             "seconds",
-            f"half more than before, where it missed {render(promised, 'seconds')}" if missed else "objective",
+            f"1.5 times the value before, which missed {render(promised, 'seconds')}" if missed else "objective",
         )
     more = {
         FAILED: ("failed requests", MORE_FAILED, "ratio"),

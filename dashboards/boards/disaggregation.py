@@ -135,7 +135,7 @@ _TRANSFER = BoardRow(
         ),
         LinePanel(
             title="TTFT share of KV transfer",
-            question="Which share of TTFT is transfer?",
+            question="What share of TTFT is transfer?",
             lines=(engine_signal("request_transfer_share"),),
             judged=ConditionQuery("PDX09", "request_transfer_share", "most"),
             highest=1,
@@ -148,7 +148,7 @@ _DECODE = BoardRow(
     (
         LinePanel(
             title="External prefix cache hit rate",
-            question="Which share of prompt tokens came from another engine or store?",
+            question="What share of prompt tokens came from another engine or store?",
             lines=(
                 PanelLine(
                     share("kvitals_external_prefix_hit_tokens_total", "kvitals_external_prefix_query_tokens_total"),

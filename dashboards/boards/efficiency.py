@@ -90,7 +90,7 @@ _WASTE = BoardRow(
         ),
         LinePanel(
             title="Prefix cache hits missed",
-            question="Which share of attainable hits is missed?",
+            question="What share of attainable hits is missed?",
             lines=(engine_signal("hits_to_win"),),
             unit="percentunit",
             by=("PFX01",),
@@ -103,7 +103,7 @@ _WASTE = BoardRow(
         ),
         LinePanel(
             title="Prefill share of request time",
-            question="Which share of request time is prefill?",
+            question="What share of request time is prefill?",
             lines=(engine_signal("prefill_time_share"),),
             highest=1,
         ),
@@ -146,7 +146,7 @@ _KNEE = BoardRow(
         ),
         LinePanel(
             title="Slot and KV cache usage",
-            question="Which share of slots and KV blocks is used?",
+            question="What share of slots and KV blocks is used?",
             lines=(
                 engine_signal("running_per_slot", "{{engine}} slots"),
                 engine_signal("kv_usage_avg", "{{engine}} KV"),
@@ -167,7 +167,7 @@ _KNEE = BoardRow(
         ),
         LinePanel(
             title="Forward pass occupancy",
-            question="For which share of the time do forward passes run?",
+            question="For what share of the time do forward passes run?",
             lines=(PanelLine(gauge("kvitals_forward_occupancy_ratio", unit="ratio"), "{{engine}}"),),
             highest=1,
         ),

@@ -61,7 +61,7 @@ _FULL = BoardRow(
         ),
         LinePanel(
             title="Prefix cache hit rate",
-            question="Which share of prompt tokens hits the cache?",
+            question="What share of prompt tokens hits the cache?",
             lines=(engine_signal("prefix_hit_ratio"),),
             judged=ConditionQuery("PFX01", "prefix_hit_ratio", "hits"),
             highest=1,
@@ -92,7 +92,7 @@ _STEPS = BoardRow(
         ),
         LinePanel(
             title="Step token budget usage",
-            question="Which share of a step's token budget is used?",
+            question="What share of a step's token budget is used?",
             lines=(engine_signal("step_budget_used"),),
             by=("SCH05", "SCH06"),
             highest=1,

@@ -24,7 +24,7 @@ _WORK = BoardRow(
     (
         LinePanel(
             title="GPU utilization",
-            question="For which share of the time does a kernel run?",
+            question="For what share of the time does a kernel run?",
             lines=(_gpu("utilization_ratio", "ratio"),),
             by=("GPU03",),
             note="A single thread on one multiprocessor counts as 100 %: compare with the share of the GPU that works.",
@@ -32,7 +32,7 @@ _WORK = BoardRow(
         ),
         LinePanel(
             title="GPU SM, tensor and DRAM activity",
-            question="Which share of the GPU works?",
+            question="What share of the GPU works?",
             lines=(
                 _gpu("sm_active_ratio", "ratio", "multiprocessors {{gpu}}"),
                 _gpu("tensor_active_ratio", "ratio", "tensor cores {{gpu}}"),

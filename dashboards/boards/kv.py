@@ -52,7 +52,7 @@ _LEAVES = BoardRow(
         ),
         LinePanel(
             title="KV cache refaults (recomputed blocks)",
-            question="Which share of stored blocks was evicted earlier?",
+            question="What share of stored blocks was evicted earlier?",
             lines=(
                 engine_signal("refault_share", "{{engine}} of blocks stored"),
                 engine_signal("refault_prefill_share", "{{engine}} of tokens computed"),
@@ -87,7 +87,7 @@ _AGES = BoardRow(
         ),
         Heat(
             title="KV block lifetime heat map",
-            question="At which age are blocks evicted?",
+            question="At what age are blocks evicted?",
             lines=(
                 PanelLine(
                     buckets("kvitals_kv_block_lifetime_seconds"),
@@ -193,7 +193,7 @@ _REUSE = BoardRow(
         ),
         LinePanel(
             title="Prefix cache hit rate and attainable hit rate",
-            question="Which hit rate does the cache have, and which is attainable?",
+            question="What hit rate does the cache have, and what hit rate is attainable?",
             lines=(
                 engine_signal("prefix_hit_ratio", "{{engine}} found"),
                 engine_signal("attainable_hit_ratio", "{{engine}} with eight times the blocks"),
@@ -217,7 +217,7 @@ _BELIEVE = BoardRow(
     (
         LinePanel(
             title="KV ledger confidence",
-            question="Which share of the cache contents is known?",
+            question="What share of the cache contents is known?",
             lines=(
                 engine_signal("cache_confidence", "{{engine}} of blocks"),
                 PanelLine(gauge("kvitals_cache_observed_ratio", unit="ratio"), "{{engine}} of lookups"),

@@ -193,13 +193,13 @@ _ENDS = BoardRow(
     (
         LinePanel(
             title="Request error rate",
-            question="Which share of requests fails?",
+            question="What share of requests fails?",
             lines=(engine_signal("failed_per_request", "{{engine}}"),),
             judged=ConditionQuery("ENG05", "failed_per_request", "failed"),
         ),
         LinePanel(
             title="Aborted requests (client disconnects)",
-            question="Which share do clients abort?",
+            question="What share do clients abort?",
             lines=(engine_signal("aborted_per_request"),),
             judged=ConditionQuery("ENG06", "aborted_per_request", "left"),
         ),

@@ -149,7 +149,7 @@ def _wrong_besides(others: list[Rule], own: list[Rule]) -> tuple[BoardRow, ...]:
     return tuple(one for one in rows if one.panels[0].lines)
 
 
-_NOTE = "Prometheus does not separate “no” from “unknown”. `kvitals triage` does, and names the cause and the lever."
+_NOTE = "Prometheus does not distinguish “no” from “unknown”. `kvitals triage` does, and names the cause and the lever."
 
 
 def _rules(title: str, question: str, rules: list[Rule]) -> States:

@@ -138,7 +138,7 @@ _TENANTS = BoardRow(
         ),
         LinePanel(
             title="Prefix cache hit rate by tenant",
-            question="Which share of a tenant's prompt tokens is cached?",
+            question="What share of a tenant's prompt tokens is cached?",
             lines=(
                 PanelLine(
                     share(
@@ -178,7 +178,7 @@ _FAIR = BoardRow(
         ),
         Bars(
             title="Tenant share of attainable prefix cache hits",
-            question="Which share of attainable hits does each tenant get?",
+            question="What share of attainable hits does each tenant get?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -218,7 +218,7 @@ _FAIR = BoardRow(
         ),
         LinePanel(
             title="Largest tenant's share of tokens",
-            question="Which share of the tokens does one tenant cause?",
+            question="What share of the tokens does one tenant cause?",
             lines=(
                 engine_signal("tenant_token_share", "{{engine}} of the largest"),
                 engine_signal("tenant_unknown_ratio", "{{engine}} of nobody known"),

@@ -114,7 +114,7 @@ def _reach(expr: Expr, node: Binary, limit: float, metrics: Metrics) -> Iterator
         if isinstance(node.left, Call) and node.left.func == "histogram_quantile":
             why = f"a quantile is never above the last bucket bound, {most:g}, so it is never above {limit:g}"
         else:
-            why = f"it is from 0 to {most:g}, so it is never above {limit:g}"
+            why = f"the value is from 0 to {most:g}, so it is never above {limit:g}"
             fixed = (
                 swap_node(expr, node, replace(node, right=NumberLiteral(limit / 100)))
                 if most == 1 and 1 < limit <= 100
@@ -127,7 +127,7 @@ def _reach(expr: Expr, node: Binary, limit: float, metrics: Metrics) -> Iterator
             if most == 1 and limit <= 100
             else None
         )
-        yield TreeDefect("always-true", f"it is from 0 to {most:g}, so it is always below {limit:g}", fixed)
+        yield TreeDefect("always-true", f"the value is from 0 to {most:g}, so it is always below {limit:g}", fixed)
 
 
 def _moving(like: Binary, limit: Expr) -> Callable[[Expr], Expr | None]:

@@ -23,7 +23,7 @@ def check_bool(expr: Expr) -> Iterator[TreeDefect]:
                 yield TreeDefect(
                     "comparison-without-bool",
                     f"{compared.op} without bool keeps the value if the comparison holds and drops the series "
-                    f"if not: this is {node.op} that value, or nothing at all",
+                    f"if not: the result is {node.op} that value, or no value at all",
                     swap_node(expr, compared, replace(compared, returns_bool=True)),
                 )
 

@@ -195,14 +195,14 @@ class Metrics:
             )
         if raw.endswith("_total") and raw.removesuffix("_total") in map_.by_raw:
             return Wrong(
-                "total", map_.system, version, "it has no _total at its end", prefix + raw.removesuffix("_total")
+                "total", map_.system, version, "this metric has no suffix _total", prefix + raw.removesuffix("_total")
             )
         base, part = next(_splits(raw)) if raw.endswith(HISTOGRAM_PARTS) else (raw, "")
         near = difflib.get_close_matches(base, [n for n in map_.by_raw if self._there(map_, n, version)], 1, 0.75)
         instead = f"{prefix}{near[0]}{part}" if near else ""
         newer = map_.untested(version)
         sure = not newer and not map_.lazy
-        return Wrong("unknown", map_.system, version, "kvitals knows no such name of it", instead, sure)
+        return Wrong("unknown", map_.system, version, "kvitals does not know this metric name", instead, sure)
 
     def _successor(self, map_: EngineMap, metric: Metric, prefix: str, part: str, version: str) -> str:
         """The name that feeds the same family in the version in use."""

@@ -87,7 +87,7 @@ def _signal(word: str, knowledge: Knowledge) -> str:
     ]
     lines += ["", one_line(signal.meaning), ""]
     if floor := metrics.sample_floor(signal):
-        lines.append(f"- Absent below {floor}, which is not zero.")
+        lines.append(f"- Absent below {floor}; an absent value is not zero.")
     if signal.better != "neither":
         lines.append(f"- Better: {signal.better}.")
     lines.append(f"- Rules that use it: {', '.join(judging) or 'none'}")

@@ -99,8 +99,8 @@ def _differences(knowledge: Knowledge, code: str, case: Case, judged: CaseOutcom
         return
     if WAITING in reason and WAITING not in case.says:
         yield (
-            f"clear only because it was not true for long enough ({reason}); make it last longer,"
-            " or expect this in `says`"
+            f"clear only because the condition was not true for long enough ({reason}); make the condition last "
+            "longer, or expect this in `says`"
         )
     finding = Findings(judged.judge, judged.judgements, judged.span).build(found)
     said = finding.conclusion or finding.reason

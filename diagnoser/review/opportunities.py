@@ -71,7 +71,7 @@ def _replicas(week: Week) -> Iterator[LeverRow]:
             "Run fewer replicas in quiet hours.",
             spare,
             "medium",
-            f"Replicas that ran, less the replicas that each step's tokens needed at the usable rate with "
+            f"Replicas that ran, minus the replicas that each step's tokens needed at the usable rate with "
             f"{SPARE - 1:.0%} to spare; at least one always runs.",
             at_most=False,
         )

@@ -114,7 +114,7 @@ def _bench(records: Iterable[BenchResult], name: str) -> Iterator[TraceRequest]:
         rows = len(record.input_lens)
         for column in (record.output_lens, record.start_times):
             if column and len(column) != rows:
-                raise TraceError(f"{name}: {rows} input_lens but a list of {len(column)} beside them")
+                raise TraceError(f"{name}: {rows} input_lens, but another list has {len(column)} values")
         for row, tokens in enumerate(record.input_lens):
             time = record.start_times[row] if record.start_times else None
             yield TraceRequest(time, tokens, record.output_lens[row] if record.output_lens else None)

@@ -76,7 +76,7 @@ def _unknown(keys: set[str], name: str) -> TraceError:
         return TraceError(
             f"{name}: unknown trace format; kvitals reads {known} and SGLang request dumps (docs/inputs.md)"
         )
-    absent = ", ".join(sorted(marks - keys)) or "no data at its top level"
+    absent = ", ".join(sorted(marks - keys)) or "data at its top level"
     return TraceError(f"{name}: unknown trace format; the nearest is {nearest}, missing: {absent} (docs/inputs.md)")
 
 

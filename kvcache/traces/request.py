@@ -68,7 +68,7 @@ class TraceFacts:
             parts.append(f"blocks of {self.block_size} tokens, from {self.block_size_from}")
         if self.agreement is not None and self.agreement < 1:
             parts.append(
-                f"{self.agreement:.1%} of requests have as many ids as their length gives with that block size"
+                f"{self.agreement:.1%} of requests have the number of ids that their length requires at that block size"
             )
         if self.estimated_tokens:
             parts.append("tokens estimated as 4 bytes of text each")

@@ -95,7 +95,7 @@ def times_of(connection: sqlite3.Connection, segment: Segment) -> Ints:
         raise DamagedError(f"segment {segment.id} is gone")
     times = codec.decode_times(row[0], segment.rows)
     if times[0] != segment.start or times[-1] != segment.end or (np.diff(times) <= 0).any():
-        raise DamagedError(f"the times of segment {segment.id} are not its own")
+        raise DamagedError(f"the times in segment {segment.id} differ from its stated start and end, or do not rise")
     return times
 
 

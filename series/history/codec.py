@@ -85,7 +85,7 @@ def decode(data: bytes) -> Floats:
     gaps = codes & _GAPS > 0
     kinds = codes & np.uint8(_GAPS - 1)
     if not np.isin(kinds, _KINDS).all():  # of what is not read there would be whatever the memory held before
-        raise DamagedError("a column of no kind that there is")
+        raise DamagedError("a column of an unknown kind")
     real = kinds == _REAL
     firsts = _from_planes(cursor, columns, 1, 8)[:, 0]
     mask = _mask(cursor, rows, int(gaps.sum()))
@@ -175,7 +175,7 @@ class _Cursor:
 
     def end(self) -> None:
         if self._at != len(self._data):
-            raise DamagedError("it goes on where it should end")
+            raise DamagedError("more data follows where it should end")
 
 
 def _filled(values: Floats, stale: Bools) -> Floats:

@@ -116,7 +116,7 @@ def _parquet(reader: HistoryReader, matchers: Sequence[Matcher], start: float, e
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
         raise HistoryError(
-            "no_parquet", "parquet needs pyarrow: pip install pyarrow, or 'kvitals[ui]', or take --format csv"
+            "no_parquet", "parquet needs pyarrow: pip install pyarrow, or 'kvitals[ui]', or use --format csv"
         ) from None
     names = _label_names(reader, matchers, start, end)
     text = arrow.dictionary(arrow.int32(), arrow.string())

@@ -172,7 +172,7 @@ def failure(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
         isinstance(error, PermissionError)
     ):
         return HistoryError(
-            "permission", f"{path} cannot be opened ({error}): give this user the directory {path.parent}"
+            "permission", f"{path} cannot be opened ({error}): give this user access to the directory {path.parent}"
         )
     return HistoryError("io_error", f"{path}: {error}: check the disk and its mount")
 

@@ -120,17 +120,17 @@ def _unpack(data: bytes) -> _Tick:
         at += size
     times, counts, series, values = columns
     if at != len(raw) or not rows or int(counts.sum()) != changes:
-        raise DamagedError("a tick whose parts do not add up")
+        raise DamagedError("a tick whose parts differ from its stated sizes")
     return _Tick(np.repeat(heads[:, 0], heads[:, 1]), times, counts, np.cumsum(series, dtype=np.uint32), values)
 
 
 def _heads(raw: bytes) -> Ints:
     """Of each group its id, rows and changes."""
     if len(raw) < _COUNT.size:
-        raise DamagedError("a tick without a head")
+        raise DamagedError("a tick that is too short for its count of groups")
     (groups,) = _COUNT.unpack_from(raw)
     if _COUNT.size + _GROUP.size * groups > len(raw):
-        raise DamagedError("a tick without its heads")
+        raise DamagedError("a tick that is too short for the heads of its groups")
     found = np.frombuffer(raw, np.uint32, 3 * groups, _COUNT.size)
     return found.reshape(groups, 3).astype(np.int64)
 

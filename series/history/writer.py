@@ -260,8 +260,8 @@ class History:
             self._room = False
             raise HistoryError(
                 "disk_low",
-                f"the disk of {directory} has {free >> 20} MB free, and history leaves {least >> 20} MB to "
-                f"others: free space there, and history then continues by itself",
+                f"the disk of {directory} has {free >> 20} MB free, but history keeps {least >> 20} MB free for "
+                "other programs: free space there, and history then continues by itself",
             )
         self._room = True
 

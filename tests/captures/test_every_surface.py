@@ -148,7 +148,7 @@ def test_a_lever_is_predicted_by_the_replay_of_what_if(name: str) -> None:
         sizes = (known.today, size)
         warm, _ = warm_rows(known.accesses, max(sizes))
         now, then = (row.token_hit_rate for row in what_if(known.accesses, ReplayPlan(sizes, warm=warm)))
-        assert f"{now:.1%} become {then:.1%}" in one.method
+        assert f"{now:.1%} becomes {then:.1%}" in one.method
         assert one.to - one.from_ == pytest.approx(then - now)
 
 

@@ -28,7 +28,7 @@ def test_the_cause_is_named_at_twenty_and_forty_seconds(onset: Onset) -> None:
     first, later = (document.causes[0] for _, document in sorted(found.items()))
     assert first.code == later.code
     assert first.episode == later.episode
-    assert any("its figures are of these" in why for why in first.confidence_why)
+    assert any("its figures cover only this time" in why for why in first.confidence_why)
 
 
 HIDDEN = {
@@ -58,7 +58,7 @@ def test_what_the_long_window_hides_is_named(name: str) -> None:
 
 
 def findings_of_the_short_window(findings: list[Finding]) -> Iterator[Finding]:
-    return (one for one in findings if any("its figures are of these" in why for why in one.confidence_why))
+    return (one for one in findings if any("its figures cover only this time" in why for why in one.confidence_why))
 
 
 def test_a_symptom_of_the_short_window_states_what_is_amiss() -> None:

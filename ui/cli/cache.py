@@ -183,7 +183,7 @@ def _engine(engine: Mapping[str, Any], console: Console) -> None:
         f"  found     {_share(hit, looked)} of {short(looked)} prompt tokens since the start; evicted and recomputed: "
     )
     line.append(f"{short(lost)}", style="red" if missed and lost > 0.1 * missed else "")
-    line.append(f", {_share(lost, missed)} of what was computed" if missed > 0 else "")
+    line.append(f", {_share(lost, missed)} of the computed tokens" if missed > 0 else "")
     print_hanging(line, console, LABEL)
 
 
@@ -245,7 +245,8 @@ def _blame(engine: Mapping[str, Any], names: Mapping[str, str], console: Console
     console.print()
     title = Text("  WHO PAID FOR WHOM", style="bold")
     title.append(
-        f"  tokens of a row that were lost to a column's blocks; both known for {_percent(known)}", style="not bold dim"
+        f"  tokens that the tenant of a row lost to blocks of the tenant of a column; both known for {_percent(known)}",
+        style="not bold dim",
     )
     print_hanging(title, console, 4)
     table = Table(box=None, padding=(0, 2, 0, 0))

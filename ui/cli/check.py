@@ -71,7 +71,7 @@ def add(commands: Any) -> None:
         "--for",
         dest="look",
         metavar="TIME",
-        help="time to observe engines (3s); of a recording: its last TIME",
+        help="time to observe engines (3s); for a recording, its last TIME",
     )
     add_output_options(parser, "the inspection")
     parser.add_argument("--schema", action="store_true", help="print only the JSON schema of --json")
@@ -249,6 +249,6 @@ def _verdict(inspection: Inspection) -> Text:
     if inspection.ok is None:
         return Text("No target could be read.", "bold red")
     if inspection.ok:
-        return Text("The telemetry that is on has no defects.", "bold green")
+        return Text("The enabled telemetry has no defects.", "bold green")
     bad = [target.engine for target in inspection.targets if any(problem.defect for problem in target.problems)]
     return Text(f"The telemetry of {', '.join(bad)} has defects.", "bold red")

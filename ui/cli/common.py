@@ -138,7 +138,7 @@ def port_number(text: str) -> int:
 def say_beyond(name: str, first: float, last: float, moment: float | None) -> None:
     """Say that a moment is after a recording's end, where the end is judged instead."""
     if moment is not None and moment > last:
-        status_console().print(f"{name} ends at +{last - first:.0f}s: that is judged", style="yellow")
+        status_console().print(f"{name} ends at +{last - first:.0f}s: kvitals evaluates its end", style="yellow")
 
 
 def judged_until(args: argparse.Namespace) -> tuple[str, str]:

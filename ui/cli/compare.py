@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
             name, metavar=name.upper(), help="an engine's URL, a recording, or FILE@MOMENT (f.kvcap@+75s)"
         )
     parser.add_argument(
-        "--for", dest="look", metavar="TIME", help=f"time to observe engines ({LIVE}); of a recording: its last TIME"
+        "--for", dest="look", metavar="TIME", help=f"time to observe engines ({LIVE}); for a recording, its last TIME"
     )
     add_output_options(parser, "both documents and the rows of the table")
     parser.add_argument("--all", action="store_true", help="every signal, including those that hardly differ")

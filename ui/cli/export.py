@@ -25,7 +25,7 @@ from kvitals.ui.cli.common import (
 from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
 DESCRIPTION = """\
-Writes files for Prometheus, Alertmanager and Grafana, with your names and addresses. You need no edit afterwards.
+Writes files for Prometheus, Alertmanager and Grafana, with your names and addresses. The files need no further edits.
 
 boards        boards/*.json for a folder that Grafana provisions, boards-import/*.json for import by hand (Grafana asks
               for the data source), and provisioning/ for Grafana
@@ -81,7 +81,7 @@ def add(commands: Any) -> None:
         "--scrape-interval",
         default="5s",
         metavar="TIME",
-        help="interval of your Prometheus; a window is at least eight of it (5s)",
+        help="interval of your Prometheus; a window is at least eight intervals (5s)",
     )
     parser.add_argument(
         "--slo", action="append", default=[], metavar="NAME=TIME",

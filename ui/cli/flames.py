@@ -43,7 +43,7 @@ def show(flame: FirstTokenFlame | FlameDifference, console: Console) -> None:
 
 def _head(flame: FirstTokenFlame) -> str:
     each = seconds(flame.seconds / flame.requests) if flame.requests else "unknown"
-    without = f", {flame.without} others had none" if flame.without else ""
+    without = f", {flame.without} others had no first token" if flame.without else ""
     return (
         f"{flame.requests} requests waited {seconds(flame.seconds)} for their first tokens, {each} "
         f"each{without}; they ended from {moment(flame.start)} to {moment(flame.end)}"

@@ -90,9 +90,11 @@ def _add_play(actions: Any) -> None:
         dest="most",
         default="10m",
         metavar="TIME",
-        help="longest time to play; plays the last part of an incident (10m)",
+        help="longest time to play; of a longer incident, only the last part is played (10m)",
     )
-    play.add_argument("--concurrency", type=int, default=256, metavar="N", help="most requests at the same time (256)")
+    play.add_argument(
+        "--concurrency", type=int, default=256, metavar="N", help="maximum number of concurrent requests (256)"
+    )
     play.add_argument("--keep", type=Path, metavar="DIR", help="directory to keep the candidate's recordings in")
     play.add_argument("--dry-run", action="store_true", help="print the requests without sending them")
     add_output_options(play, "the report of the gate")

@@ -211,8 +211,8 @@ def sentences(point: OperatingPoint, bound: Binding | None) -> Iterator[str]:
     if point.knee is not None:
         knee = point.knee
         yield (
-            f"Knee at {_estimate(knee.concurrency)} requests at a time: one alone makes {knee.alone:,.4g} "
-            f"{point.unit}/s, all together at most {knee.most:,.4g}. At the knee it is "
+            f"Knee at {_estimate(knee.concurrency)} requests at a time: one request alone makes {knee.alone:,.4g} "
+            f"{point.unit}/s, all together at most {knee.most:,.4g}. At the knee, throughput is "
             f"{knee.there / knee.most:.0%} of that maximum."
         )
     if point.now is not None:

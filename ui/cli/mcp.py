@@ -68,7 +68,7 @@ def _address(args: argparse.Namespace) -> tuple[str, int] | None:
     address = parse_address(args.http, "--http")
     if not is_loopback(address[0]):
         raise UsageError(
-            f"--http {args.http}: the server listens on this machine only, such as {ADDRESS}; put a proxy with TLS in"
+            f"--http {args.http}: give an address of this machine, such as {ADDRESS}; put a proxy with TLS in"
             " front for other machines"
         )
     if args.token_file is not None and (problem := file_problem(args.token_file)):

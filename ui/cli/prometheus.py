@@ -43,7 +43,8 @@ def add_options(parser: argparse.ArgumentParser, moments: str = "") -> None:
         nargs="?",
         const=CONFIGURED,
         metavar="URL",
-        help="its URL (default: the one of [prometheus])" + (f"; {moments} choose the time" if moments else ""),
+        help="URL of the server (default: the URL in [prometheus])"
+        + (f"; choose the time with {moments}" if moments else ""),
     )
     group.add_argument("--prometheus-bearer", type=Path, metavar="FILE", help="a file with the bearer token")
     group.add_argument("--prometheus-basic", type=Path, metavar="FILE", help="a file with user:password")

@@ -57,7 +57,9 @@ def add(commands: Any) -> None:
     parser.add_argument("source", metavar="URL", help="the engine that changes")
     parser.add_argument("finding", nargs="?", default="", metavar="CODE", help="the finding whose lever is tried")
     parser.add_argument(
-        "--apply", metavar="CMD", help="command that makes the change; words, no shell (or sh -c '...')"
+        "--apply",
+        metavar="CMD",
+        help="command that makes the change; it runs without a shell (for a shell: sh -c '...')",
     )
     parser.add_argument("--rollback", metavar="CMD", help="command that reverts the change; it must work at any time")
     parser.add_argument(
@@ -74,7 +76,10 @@ def add(commands: Any) -> None:
         "--for", dest="most", default="10m", metavar="TIME", help="longest time after the change (default: 10m)"
     )
     parser.add_argument(
-        "--timeout", default="5m", metavar="TIME", help="limit of each command, and of the engine's start (default: 5m)"
+        "--timeout",
+        default="5m",
+        metavar="TIME",
+        help="time limit of each command, and of the engine's start (default: 5m)",
     )
     parser.add_argument(
         "--agent",
@@ -125,7 +130,7 @@ def _request(args: argparse.Namespace) -> TrialRequest:
     if not SHORTEST_SECONDS <= times["before"] <= LONGEST_SECONDS or times["most"] > LONGEST_SECONDS:
         raise UsageError(f"--before takes {SHORTEST_SECONDS:.0f}s to 4h, --for at most 4h")
     if not args.apply or not args.rollback:
-        raise UsageError("name both commands: --apply CMD makes the change, --rollback CMD takes it back")
+        raise UsageError("name both commands: --apply CMD makes the change, --rollback CMD reverts it")
     try:
         words = parse_command(args.apply, "--apply"), parse_command(args.rollback, "--rollback")
     except CommandError as error:
@@ -249,8 +254,8 @@ def _facts(proof: Proof) -> Iterator[tuple[str, str]]:
     blocks = max((one.blocks for one in proof.effects), default=(0, 0))
     yield (
         "blocks",
-        (f"{blocks[0]} before, {blocks[1]} after, {proof.block_seconds:.0f} s each; neighbours may be joined"),
+        (f"{blocks[0]} before, {blocks[1]} after, {proof.block_seconds:.0f} s each; neighbouring blocks may be joined"),
     )
-    yield "intervals", f"{100 * proof.confidence:.0f} % for all of them together, valid after every block"
+    yield "intervals", f"{100 * proof.confidence:.0f} % confidence for all intervals together, valid after every block"
     times = {"applied": proof.applied, "compared": proof.measured, "decided": proof.decided, "ended": proof.ended}
     yield "times", ", ".join(f"{name} {moment(at)[11:19]}" for name, at in times.items() if at) + " UTC"

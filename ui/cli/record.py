@@ -50,7 +50,7 @@ def add(commands: Any) -> None:
         help="engines; default: discover the engines on this node; with --replay: a recording",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE.kvcap", help="file to write; needed unless a file is replayed"
+        "--out", type=Path, metavar="FILE.kvcap", help="file to write; required unless --replay is given"
     )
     parser.add_argument("--for", dest="seconds", default="60s", metavar="TIME", help="how long (60s)")
     parser.add_argument("--every", default="1s", metavar="TIME", help="between looks (1s)")

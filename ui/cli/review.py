@@ -55,7 +55,9 @@ def add(commands: Any) -> None:
         metavar="[NAME=]USD",
         help="US dollars per GPU hour: 2.50 for all, or H100=2.10 for a kind of hardware, a pool or a model",
     )
-    parser.add_argument("--gpus", type=float, metavar="N", help="GPUs of an engine that does not report its number (1)")
+    parser.add_argument(
+        "--gpus", type=float, metavar="N", help="GPUs per engine, for engines that do not report their GPUs (1)"
+    )
     add_judging_options(parser)
     prometheus.add_options(parser, "--from and --to")
     add_output_options(parser, "the review document")

@@ -59,7 +59,7 @@ def start(args: argparse.Namespace) -> int:
     if not CODE.fullmatch(code):
         raise UsageError(f"{args.code} is not a code: write three letters and two digits, such as OWN01")
     if not NAME.fullmatch(name):
-        raise UsageError(f"{name} is not a name: write small letters, digits and dashes, such as too-many-wait")
+        raise UsageError(f"{name} is not a name: write lower case letters, digits and dashes, such as too-many-wait")
     known = load([args.dir] if args.dir.is_dir() else [])
     if code in known.rules:
         raise UsageError(f"{code} is already used by {known.files[code]}; codes are never reused")

@@ -45,7 +45,9 @@ def add(commands: Any) -> None:
         help="engines or a kvitals agent by URL, or one recording; default: discover the engines on this node",
     )
     parser.add_argument(
-        "--at", metavar="T", help="a recording: begin at this moment, such as 75s after its start (default: its end)"
+        "--at",
+        metavar="T",
+        help="for a recording: begin at this moment, such as 75s after its start (default: its end)",
     )
     parser.add_argument("--once", action="store_true", help="print one screen as text and end, with triage's exit code")
     add_judging_options(parser)

@@ -71,7 +71,7 @@ def add(commands: Any) -> None:
         nargs="*",
         metavar="ID [URL|FILE]",
         help="a request id or trace id, unless --slowest or --newest is given; then the agent or recording "
-        "(default: the agent on this node). Only an agent or recording: lists the ids",
+        "(default: the agent on this node). With only an agent or recording: lists the ids",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--slowest", type=int, metavar="N", help="the slowest kept requests, and why they were slow")

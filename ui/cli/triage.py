@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
         "history, or at an agent's URL",
     )
     parser.add_argument(
-        "--for", dest="look", metavar="TIME", help=f"time to observe engines ({LIVE}); of a recording: its last TIME"
+        "--for", dest="look", metavar="TIME", help=f"time to observe engines ({LIVE}); for a recording, its last TIME"
     )
     add_output_options(parser, "the triage document")
     parser.add_argument("--watch", action="store_true", help="live: keep running, and print each change of the verdict")

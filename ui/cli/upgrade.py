@@ -65,7 +65,7 @@ def add(commands: Any) -> None:
     parser.add_argument("system", metavar="ENGINE", help=" or ".join(systems_with_flags()))
     parser.add_argument("before", metavar="VERSION", help="the version in use")
     parser.add_argument("after", metavar="NEW", help="the target version")
-    parser.add_argument("source", nargs="*", metavar="FILE|DIR", help="boards as JSON and alerts as YAML that you use")
+    parser.add_argument("source", nargs="*", metavar="FILE|DIR", help="your boards (JSON) and alerts (YAML)")
     parser.add_argument(
         "--command-line",
         metavar="TEXT",

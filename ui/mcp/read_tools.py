@@ -208,7 +208,7 @@ def _finding(offered: OfferedSources, asked: FindingArguments) -> tuple[Triage, 
     if not asked.finding:
         raise UsageError("no finding fired; name a code to read why the rule was not checked")
     known = asked.finding in offered.setup.knowledge.rules
-    state = "is clear or does not apply" if known else "is no finding of this document"
+    state = "is clear or does not apply" if known else "is not a finding of this document"
     raise UsageError(f"{asked.finding} {state}; leading findings: {fired}")
 
 

@@ -89,7 +89,9 @@ def _progress(place: str, look: PageWindow | None) -> None:
     with st.container(border=True, key="replaying"):
         if progress.share is not None:
             st.progress(progress.share, f"Evaluating the recording, window by window: {progress.share:.0%}")
-            st.caption("The verdict uses the whole recording: the usual values before, and when a change began.")
+            st.caption(
+                "The verdict uses the whole recording: also for the usual values, and for the time when a change began."
+            )
         else:
             st.progress(1 - 2 ** (-progress.seconds / 15), f"Evaluating the fleet for {progress.seconds:.0f} s")
             st.caption(
@@ -104,7 +106,7 @@ def show_page_error(error: Exception) -> None:
     failure(
         Failure(
             "This page failed",
-            f"{type(error).__name__}: this page does not expect the source's answer; see the page's log.",
+            f"{type(error).__name__}: the source sent an answer that this page cannot read; see the page's log.",
             "The other pages still work. Use the same kvitals version for the agent and for this page.",
             ("kvitals version",),
         )
@@ -229,7 +231,7 @@ def _step(there: Extent) -> timedelta:
 
 
 def _share(place: str, look: PageWindow | None, *, opened: bool) -> None:
-    st.markdown("**A link to what you see**")
+    st.markdown("**A link to this view**")
     st.code(state.link(), language=None, wrap_lines=True)
     if opened and look is None and _is_live(place):
         there = data.extent(place)

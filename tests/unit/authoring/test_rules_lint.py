@@ -122,7 +122,7 @@ WRONG = {
     "a lever beside the point": (
         "lever: data-parallel-scale-out",
         "lever: chunked-prefill",
-        "22: levers: chunked-prefill moves itl, but what this rule explains is about ttft",
+        "22: levers: chunked-prefill moves itl, but the effects that this rule explains are about ttft",
     ),
     "a lever of other engines": (
         "lever: data-parallel-scale-out",
@@ -265,7 +265,7 @@ signals:
         "3: signal `coarse`: `[12s:5s]` has fewer than 10 points in a window of 12s: write `[$window:$resolution]`,"
         " or a step that is a tenth of the range",
         "11: signal `long`: a share of the slow window needs `samples`,"
-        " because the short look does not cover the window",
+        " because a short observation does not cover the window",
     ]
 
 

@@ -38,7 +38,7 @@ def test_the_answer_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = said(capsys, THRASH)
     assert code == 0  # it is over
     assert out.index("the last one ended") < out.index("observed 100% of lookups")
-    for text in ("CASCADE stage 4 of 5", "WHO PAID FOR WHOM", "TENANTS", "today", "99% of 191 blocks", "paid by"):
+    for text in ("CASCADE stage 4 of 5", "WHO PAID FOR WHOM", "TENANTS", "today", "99% of 191 blocks", "victims"):
         assert text in out
 
 

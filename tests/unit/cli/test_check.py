@@ -55,7 +55,7 @@ def test_what_it_is_what_it_is_enough_for_and_what_brings_more(url: str, capsys:
     assert "vllm 0.32.0, model ./tiny" in out
     for word in ("triage", "tenants", "cascade", "traces", "review", "families:", "--kv-events-config", "cost:"):
         assert word in out
-    assert "this node's gpu: " in out and "The telemetry that is on has no defects." in out
+    assert "this node's gpu: " in out and "The enabled telemetry has no defects." in out
     assert "[[target]]" in out  # and not taken for markup
 
 
@@ -92,7 +92,7 @@ def test_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
     recording = str(Path(__file__).parents[3] / "app" / "demo" / "healthy.kvcap")
     code, out = run(capsys, "check", recording)
     assert code == 0 and "vllm 0.32, model tiny" in out and "on      --kv-cache-metrics" in out
-    assert "The telemetry that is on has no defects." in out
+    assert "The enabled telemetry has no defects." in out
     with pytest.raises(SystemExit, match="2"):
         main(["check", recording, "http://127.0.0.1:8000"])
     assert "give one recording, without URLs" in capsys.readouterr().err

@@ -106,7 +106,7 @@ def test_compare_says_that_a_moment_is_after_the_end(capsys: pytest.CaptureFixtu
     code, _, err = run(capsys, "compare", str(HEALTHY), f"{HEALTHY}@+9999s")
     assert code == 0
     assert "ends at +" in err
-    assert "that is judged" in err
+    assert "kvitals evaluates its end" in err
 
 
 def test_trace_without_an_id_lists_the_ids_to_choose_from(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ def test_recordings_that_hold_nothing_say_why(tmp_path: Path, capsys: pytest.Cap
 def test_a_moment_after_the_end_is_said_to_be_none(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "triage", str(HEAVY_TENANT), "--at=+9999s", "--json")
     assert code == 1
-    assert "s: that is judged" in err
+    assert "s: kvitals evaluates its end" in err
 
 
 def test_two_sides_alike_have_no_empty_table(capsys: pytest.CaptureFixture[str]) -> None:

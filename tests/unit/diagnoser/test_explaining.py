@@ -123,7 +123,7 @@ def test_where_no_cause_explains_the_worst_symptom_the_cause_is_unknown(judge: J
     document = told(judge, on("LAT02", "a"), on("PFX02", "a"), on("PFX11", "a"))
     assert document.verdict == (
         "Cause unknown: ITL p99 above objective, and"
-        f" “{KNOWLEDGE.rules['PFX02'].title}” is true but does not explain it."
+        f" “{KNOWLEDGE.rules['PFX02'].title}” is true but does not explain this symptom."
     )
     assert document.healthy is False
 

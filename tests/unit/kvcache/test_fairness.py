@@ -43,7 +43,7 @@ def test_indices_stay_in_their_range(values: list[float]) -> None:
 @pytest.mark.parametrize("index", [jain, gini, max_min])
 @pytest.mark.parametrize("values", [[1, -1], [1, float("nan")], [1, float("inf")], [[1]]])
 def test_what_is_no_share_is_refused(index: object, values: list[float]) -> None:
-    with pytest.raises(ValueError, match="one number a tenant"):
+    with pytest.raises(ValueError, match="one number per tenant"):
         index(values)  # type: ignore[operator]
 
 
@@ -52,7 +52,7 @@ def test_long_tail_share() -> None:
     assert long_tail_share([0.45], [0.9]) == 0.0
     assert long_tail_share([0.0], [0.0]) is None
     assert long_tail_share([], []) is None
-    with pytest.raises(ValueError, match="one number a tenant each"):
+    with pytest.raises(ValueError, match="must each have one number per tenant"):
         long_tail_share([1.0], [1.0, 1.0])
 
 

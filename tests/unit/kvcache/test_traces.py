@@ -168,7 +168,7 @@ def test_a_stated_block_size_wins_and_its_agreement_is_stated(tmp_path: Path) ->
     path.write_text(LINE % (1, 1))
     facts = read_trace(path, 16).facts
     assert (facts.block_size, facts.block_size_from, facts.agreement) == (16, "--block-size", 0.0)
-    assert "0.0% of requests have as many ids as their length gives with that block size" in facts.sentence
+    assert "0.0% of requests have the number of ids that their length requires at that block size" in facts.sentence
 
 
 @given(

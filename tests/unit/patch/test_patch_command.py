@@ -308,9 +308,9 @@ FOREIGN = (
     ({"flag": "--max-num-seqs 5 --trust-remote-code with --seed"}, "names a flag that this lever does not have here"),
     ({"flag": "--model", "to": "evil/model"}, "names a flag that this lever does not have here"),
     ({"to": "-5"}, "takes a whole number from 1"),
-    ({"to": "1e9999"}, "is no finite number"),
-    ({"to": "4\x1b[31m"}, "characters that are not printed"),
-    ({"to": "\u202e61"}, "characters that are not printed"),
+    ({"to": "1e9999"}, "is not a finite number"),
+    ({"to": "4\x1b[31m"}, "non-printable characters"),
+    ({"to": "\u202e61"}, "non-printable characters"),
     ({"to": "${PATH}"}, "has `$`"),
     ({"to": "$(HOME)"}, "has `$`"),
 )

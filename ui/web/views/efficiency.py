@@ -50,7 +50,10 @@ def show(place: str, look: PageWindow | None) -> None:
             "US dollars per GPU-hour", max_chars=MAX_TEXT, key="review-price", help=PRICE, placeholder="2.50"
         )
         each = gpus.text_input(
-            "GPUs of an engine that does not report its GPUs", max_chars=MAX_TEXT, key="review-gpus", placeholder="1"
+            "GPUs per engine, for engines that do not report their GPUs",
+            max_chars=MAX_TEXT,
+            key="review-gpus",
+            placeholder="1",
         )
         asked = st.form_submit_button("Review", type="primary", icon=":material/summarize:")
     if asked:

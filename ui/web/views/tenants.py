@@ -280,7 +280,10 @@ def _blame(figures: TenantFigures, known: Blocks) -> None:
     )
     graphs.draw(chart, key="blame")
     known_share = f"; both sides known for {min(told):.0%}" if told else ""
-    st.caption(f"tokens of a row that were recomputed because blocks of a column were stored{known_share}")
+    st.caption(
+        "tokens of the row's tenant that were recomputed because blocks of the column's tenant were "
+        f"stored{known_share}"
+    )
 
 
 def _largest(cells: Mapping[tuple[str, str], float], side: int) -> list[str]:
