@@ -28,6 +28,7 @@ from kvitals.agent.workers import Worker, WorkerHungError
 from kvitals.config import ROLES, Kubernetes, TargetTable
 from kvitals.series.files import read_certificates
 from kvitals.series.secret_file import SecretError, secret
+from kvitals.series.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     import aiohttp
@@ -268,7 +269,7 @@ class _Listing:
                     raise KubernetesError(f"{self.where} answered with more than {MAX_PAGE_BYTES} bytes; not read")
         try:
             return _decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise KubernetesError(f"{self.where} did not answer with a list of pods ({error}); check server") from error
 
     def _refusal(self, status: int) -> Exception:

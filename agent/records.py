@@ -10,6 +10,7 @@ import msgspec
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.series.recordings import Record as Recorded
+from kvitals.series.undecodable import UNDECODABLE
 
 OK = "ok"
 
@@ -226,6 +227,6 @@ def decode(recorded: Recorded) -> Record | None:
     """A record of a recording; None for a damaged one, and for one of a type that this version does not know."""
     try:
         record = _decoder.decode(recorded.payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return None
     return record if record.t == recorded.t else None

@@ -22,6 +22,7 @@ from kvitals.diagnoser.sources.prometheus import PrometheusAccess
 from kvitals.kvcache.accesses import Accesses
 from kvitals.rules.finding import VERSION, Triage
 from kvitals.series.history.event_log import Episode, HistoryEvent
+from kvitals.series.undecodable import UNDECODABLE
 
 TIMEOUT_SECONDS = 6.0
 """For a whole answer. A busy agent takes its time; an engine says at once that it has no such path."""
@@ -153,7 +154,7 @@ class AgentClient:
         status, body = self._get("status/buildinfo", {}, MAX_BYTES, self._timeout)
         try:
             revision = msgspec.convert(msgspec.json.decode(_data_of(body)), _Build).revision
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNDECODABLE:
             revision = ""
         name, _, version = revision.partition(" ")
         if status != 200 or name != _NAME:
@@ -169,7 +170,7 @@ class AgentClient:
             self._refuse("findings", status, body)
         try:
             return msgspec.json.decode(body, type=Triage)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             if version := _document_version(body):
                 raise OtherVersionError(
                     f"the agent at {self.url} sends version {version} of the triage document, but this kvitals "
@@ -247,7 +248,7 @@ class AgentClient:
             self._refuse(path, status, body)
         try:
             return msgspec.json.decode(_data_of(body), type=type_)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             self._unreadable(path, error)
 
     def _unless_missing(self, ask: Callable[[], T]) -> T | None:
@@ -308,7 +309,7 @@ class AgentClient:
         """Raise what an answer that is not 200 means."""
         try:
             said = msgspec.json.decode(body, type=_Envelope)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNDECODABLE:
             said = _Envelope()
         if said.status == "error" and said.error:
             raise AgentRefusedError(self.url, said.error, status)
@@ -345,7 +346,7 @@ def _document_version(body: bytes) -> str:
     """The version that a triage document of another form names; empty where it is none."""
     try:
         return str(msgspec.json.decode(body, type=dict[str, msgspec.Raw])["version"], "utf-8").strip('"')
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+    except (*UNDECODABLE, KeyError):
         return ""
 
 

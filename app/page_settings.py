@@ -6,6 +6,8 @@ import os
 
 import msgspec
 
+from kvitals.series.undecodable import UNDECODABLE
+
 VARIABLE = "KVITALS_WEB"
 API_VARIABLE = "KVITALS_API"
 DEFAULT_API = "http://127.0.0.1:9477"
@@ -53,5 +55,5 @@ def read() -> PageSettings:
         return PageSettings()
     try:
         return msgspec.json.decode(text, type=PageSettings)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise SettingsError(f"{VARIABLE} cannot be read ({error}): start the page with `kvitals web`") from error

@@ -14,6 +14,7 @@ import msgspec
 from kvitals.diagnoser.change_proof import Proof
 from kvitals.series.files import make_directory, read_regular, replace_file
 from kvitals.series.history.event_log import HistoryEvent
+from kvitals.series.undecodable import UNDECODABLE
 
 OUTCOMES = "outcomes"
 """The directory of the files, in that of the history."""
@@ -39,7 +40,7 @@ def collected_outcomes(folder: Path) -> list[HistoryEvent]:
     events = []
     with contextlib.suppress(OSError):
         for path in sorted(folder.glob("*.json"))[:MAX_FILES]:
-            with contextlib.suppress(msgspec.DecodeError, OSError):
+            with contextlib.suppress(*UNDECODABLE, OSError):
                 events.append(outcome_of(msgspec.json.decode(read_regular(path, MAX_BYTES), type=Proof)))
             path.unlink(missing_ok=True)
     return events

@@ -12,6 +12,7 @@ import msgspec
 from kvitals.agent.paths import state_directory
 from kvitals.diagnoser.judgement import Memory
 from kvitals.series.files import FileInUseError, lock_file, make_directory, read_regular, replace_file, too_large
+from kvitals.series.undecodable import UNDECODABLE
 
 MAX_BYTES = 16 << 20
 MAX_GAP_SECONDS = 300.0
@@ -29,7 +30,7 @@ def load_state(path: Path, now: float) -> dict[str, Memory]:
     older one went on. Nothing where there is no usable file, since the state can be seen anew."""
     try:
         saved = msgspec.json.decode(read_regular(path, MAX_BYTES), type=dict[str, Memory])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (OSError, *UNDECODABLE):
         return {}
     return {key: m for key, m in saved.items() if m.last_true is not None and 0 <= now - m.last_true < MAX_GAP_SECONDS}
 

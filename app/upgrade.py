@@ -24,6 +24,7 @@ from kvitals.rules.engine_map import EngineMap, Metric, load_map
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import Lever
 from kvitals.rules.versions import in_range, release
+from kvitals.series.undecodable import UNDECODABLE
 
 FlagEvent = Literal["removed", "refused", "choice", "deprecated", "default", "choices", "added"]
 """`removed` and `refused` keep the engine from starting, and so does a value in use that is no `choice` any more."""
@@ -182,7 +183,7 @@ def _keys(value: object) -> tuple[str, ...]:
     if isinstance(value, str) and value.startswith("{"):
         try:
             value = msgspec.json.decode(value)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return ()
     return tuple(map(str, value)) if isinstance(value, dict) else ()
 

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from kvitals.rules.model import Kind, Severity
 from kvitals.series.types import Labels
+from kvitals.series.undecodable import UNDECODABLE
 
 VERSION = "2.0"
 
@@ -369,7 +370,7 @@ def _is_value(flag: str, text: str) -> bool:
     if len(text) > 1 and text[0] == text[-1] == "'":
         try:
             msgspec.json.decode(text[1:-1])
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return False
         return True
     of_file = flag.startswith("--extra_")  # the value is a key of a file

@@ -31,6 +31,7 @@ import msgspec
 import zstandard
 
 from kvitals.series.files import open_regular, sync_directory
+from kvitals.series.undecodable import UNDECODABLE
 
 MAGIC = b"\x89KVCAP\r\n"
 MAJOR, MINOR = 1, 0
@@ -248,7 +249,7 @@ class CaptureReader:
             if zlib.crc32(body) != crc:
                 raise _DamageError("corrupt: the header fails its checksum")
             return msgspec.json.decode(body, type=Header)
-        except (_DamageError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        except (_DamageError, *UNDECODABLE) as error:
             raise CaptureError(f"{self._name} cannot be read, because its header is damaged ({error})") from error
 
     def _chunks(self) -> Iterator[bytes]:
@@ -324,7 +325,7 @@ def _too_large(what: str, size: int, limit: int) -> str:
 def _header(header: Header) -> bytes:
     try:
         body = msgspec.json.encode(header)
-    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+    except (TypeError, ValueError, *UNDECODABLE) as error:
         raise CaptureError(f"the capture's meta cannot be written as JSON: {error}") from error
     if len(body) > MAX_HEADER_BYTES:
         raise CaptureError(_too_large("the capture's meta", len(body), MAX_HEADER_BYTES))
@@ -359,7 +360,7 @@ def _decompress(packed: bytes, raw_length: int) -> bytes:
 def _record(packed: memoryview) -> Record:
     try:
         record = _DECODER.decode(packed)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise _DamageError(f"corrupt: a record cannot be decoded ({error})") from error
     if not math.isfinite(record.t):
         raise _DamageError("corrupt: a record without a usable time")

@@ -297,7 +297,8 @@ class _Connection(asyncio.Protocol):
         self._settle()
 
     def _client_sent(self, frame: FrameHead) -> None:
-        if is_idle(frame):
+        call = self.calls.get(frame.stream)
+        if is_idle(frame, call is not None and not call.is_whole):
             self._budget.spend(self._active)
         if frame.kind == HEADERS and frame.stream > self._latest:
             self._latest = frame.stream
@@ -305,8 +306,8 @@ class _Connection(asyncio.Protocol):
                 self._owe(frame.stream, REFUSED_STREAM)
         if frame.kind == RST_STREAM:
             self._front.calls.end(self, frame.stream)
-        elif frame.flags & END_STREAM and frame.kind in (DATA, HEADERS) and (call := self.calls.get(frame.stream)):
-            call.is_whole = True
+        elif frame.flags & END_STREAM and frame.kind in (DATA, HEADERS) and (open_call := self.calls.get(frame.stream)):
+            open_call.is_whole = True
 
     def _head_sent(self, block: bytes) -> None:
         self._budget.spend(self._active, cost_of(block))

@@ -16,6 +16,7 @@ import msgspec
 
 from kvitals.config.hosts import is_loopback
 from kvitals.series.ascii_numbers import is_digits
+from kvitals.series.undecodable import UNDECODABLE
 
 MAX_RANKS = 64
 """Publishers of one target."""
@@ -86,7 +87,7 @@ def of_vllm(answer: bytes) -> tuple[PublisherReport, ...]:
             for rank, one in ranks.items()
             if one.publisher == "zmq" and is_digits(rank)
         ]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+    except (*UNDECODABLE, ValueError):
         return ()
     return tuple(sorted(told, key=lambda one: one.rank))[:MAX_RANKS]
 
@@ -95,7 +96,7 @@ def of_sglang(answer: bytes) -> tuple[PublisherReport, ...]:
     """From the answer of /server_info. Empty where it tells of no publisher."""
     try:
         found = msgspec.json.decode(answer, type=_SglangInfo).kv_events
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return ()
     if found is None or found.publisher != "zmq":
         return ()

@@ -33,6 +33,7 @@ from kvitals.agent.ledger.event import (
     Event,
 )
 from kvitals.agent.requests.tenant_names import normal
+from kvitals.series.undecodable import UNDECODABLE
 
 MAX_EVENTS = 1 << 17
 """In one message. A step that evicts a prompt of two million tokens has one event for each of its blocks."""
@@ -177,7 +178,6 @@ _extra = msgspec.msgpack.Decoder(list[list[Any] | None] | None)
 KINDS = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
 """Kinds of events that are known. An engine may have more one day."""
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _STORED, _REMOVED, _CLEARED = (_StoredMap, _StoredArray), (_RemovedMap, _RemovedArray), BlocksCleared()
 _CLEARED_KINDS = (_ClearedMap, _ClearedArray)
 
@@ -268,7 +268,7 @@ class Wire:
         for shape in order:
             try:
                 batch: _Maps | _Arrays = _arrays.decode(payload) if shape == "arrays" else _maps.decode(payload)
-            except _UNREADABLE:
+            except UNDECODABLE:
                 continue
             self._prefers_arrays = shape == "arrays"
             return batch
@@ -286,7 +286,7 @@ class Wire:
                     events.append((_one_map if isinstance(found, dict) else _one_array).decode(raw))
                 else:
                     self._drop("unknown_event")
-        except (*_UNREADABLE, LookupError) as error:
+        except (*UNDECODABLE, LookupError) as error:
             raise KvEventFormatError from error
         return _Maps(batch.ts, events, batch.rank)
 
@@ -353,7 +353,7 @@ def _check(payload: bytes) -> None:
             hashes += _length(found) if found is not None else 0
             if hashes > MAX_HASHES:
                 raise OverLimitError
-    except _UNREADABLE as error:
+    except UNDECODABLE as error:
         raise KvEventFormatError from error
 
 
@@ -433,7 +433,7 @@ def _salt(keys: msgspec.Raw, lora_name: str | None) -> str:
         return ""
     try:
         blocks = _extra.decode(keys) or []
-    except _UNREADABLE:
+    except UNDECODABLE:
         return ""
     texts = [one for one in (blocks[0] or ()) if isinstance(one, str)] if blocks else []
     if texts and texts[0] == lora_name:

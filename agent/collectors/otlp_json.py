@@ -26,6 +26,7 @@ from kvitals.agent.collectors.otlp_wire import (
 )
 from kvitals.agent.requests.spans import ERROR, MALFORMED, TOO_LARGE, SpanFields
 from kvitals.series.ascii_numbers import ascii_float, ascii_int
+from kvitals.series.undecodable import UNDECODABLE
 
 MAX_OBJECTS = 100_000
 """Objects and lists in a request, since each costs more in memory than on the wire. A span has about 30."""
@@ -102,7 +103,6 @@ _decoder = msgspec.json.Decoder(_Request)
 _resource_decoder = msgspec.json.Decoder(_Resource | None)
 _scope_decoder = msgspec.json.Decoder(_Scope | None)
 _span_decoder = msgspec.json.Decoder(_Span)
-_UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
 def groups(payload: bytes) -> list[SpanGroup]:
@@ -111,7 +111,7 @@ def groups(payload: bytes) -> list[SpanGroup]:
         raise OtlpFormatError(f"more than {MAX_OBJECTS} objects in one request: send smaller batches")
     try:
         return list(_groups(payload))
-    except _UNREADABLE as error:
+    except UNDECODABLE as error:
         raise OtlpFormatError(f"not an OTLP request for traces in JSON: {error}") from error
 
 
@@ -141,7 +141,7 @@ def _spans(spans: Sequence[msgspec.Raw]) -> Iterator[SpanFields | str]:
         text = memoryview(one)
         try:
             yield _span(_span_decoder.decode(text)) if len(text) <= MAX_SPAN_BYTES else TOO_LARGE
-        except (ValueError, TypeError, *_UNREADABLE):
+        except (ValueError, TypeError, *UNDECODABLE):
             yield MALFORMED
 
 

@@ -30,6 +30,7 @@ from kvitals.agent.workers import Worker
 from kvitals.config import ConfigError, RequestLog
 from kvitals.rules.log_map import load_log_map, shipped_log_map
 from kvitals.series.files import read_regular, replace_file
+from kvitals.series.undecodable import UNDECODABLE
 
 log = Logger()
 
@@ -224,7 +225,7 @@ def _load(file: Path) -> dict[str, list[TailPosition]]:
     """The places that were kept; none where there is no usable file, and then logs are read on from their ends."""
     try:
         return msgspec.json.decode(read_regular(file, MAX_STATE_BYTES), type=dict[str, list[TailPosition]])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (OSError, *UNDECODABLE):
         return {}
 
 

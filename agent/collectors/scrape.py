@@ -37,6 +37,7 @@ from kvitals.rules.engine_map import MAX_FACT, Endpoint, EngineMap, load_map, sy
 from kvitals.series.fair_shares import FairShares
 from kvitals.series.files import load_cert_chain, read_certificates
 from kvitals.series.slices import Steps, complete
+from kvitals.series.undecodable import UNDECODABLE
 from kvitals.series.window import Window
 
 if TYPE_CHECKING:
@@ -517,7 +518,7 @@ def _told(source: str, body: bytes, endpoint: Endpoint | None) -> tuple[dict[str
         if source == VERSION:
             return {}, {"version": msgspec.json.decode(body, type=_Version).version[:80]}
         models = msgspec.json.decode(body, type=_Models).data
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return {}, {}
     lengths = [model.max_model_len or 0 for model in models if model.parent is None]
     lengths = [length for length in lengths if 0 < length < MAX_FACT]

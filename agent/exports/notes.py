@@ -22,6 +22,7 @@ from kvitals.agent.exports.answers import encode_answer, packed_answer, refusal
 from kvitals.series.history import event_log
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.schema import HistoryError
+from kvitals.series.undecodable import UNDECODABLE
 
 MOST = 5000
 """Findings or events of one answer."""
@@ -100,7 +101,7 @@ def _finding(one: event_log.Episode) -> dict[str, object]:
     """An episode; what is told of it is another version's own, so it is passed on as it is."""
     try:
         document = _DOCUMENT.decode(one.document)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         document = {}
     if _EVIDENCE in document:  # most of its bytes; whoever draws has the series
         document[_EVIDENCE] = _NONE

@@ -29,6 +29,7 @@ from kvitals.agent.workers import Worker
 from kvitals.config.hosts import is_loopback
 from kvitals.series.promql import Expr, Selector
 from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.undecodable import UNDECODABLE
 
 PARTS_TYPE = "application/x-msgpack"
 MAX_ASKED = 1000
@@ -158,7 +159,7 @@ def _read_parts(body: bytes) -> PartsRecord | web.Response:
     """The record of a message, or why it is refused."""
     try:
         record = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         return refusal(400, f"no PartsRecord: {error}")
     if len(record.parts) > MAX_PARTS:
         return refusal(413, f"{len(record.parts)} parts in one message: send at most {MAX_PARTS}")

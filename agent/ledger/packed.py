@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from kvitals.kvcache.accesses import COLUMNS, Accesses
+from kvitals.series.undecodable import UNDECODABLE
 
 VERSION = 1
 MAX_BYTES = 64_000_000
@@ -70,7 +71,7 @@ def unpack(data: bytes) -> Accesses:
             observed=found.observed,
             learned=found.learned,
         )
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, ValueError, IndexError) as error:
+    except (*UNDECODABLE, KeyError, ValueError, IndexError) as error:
         if isinstance(error, PackedError):
             raise
         raise PackedError(f"these are not an agent's lookups: {error}") from error

@@ -23,6 +23,7 @@ import msgspec
 from kvitals.agent.requests.observation import MAX_ID, RequestPart, identity
 from kvitals.rules.log_map import IdKind, LogMap, Value, values
 from kvitals.series.ascii_numbers import ascii_float, is_digits
+from kvitals.series.undecodable import UNDECODABLE
 
 NOT_JSON, NOT_A_REQUEST, NO_IDENTITY = "not_json", "not_a_request", "no_identity"
 """Why a line gives no part: it is no JSON object, it is of something else by the map's `where`, or it has neither a
@@ -220,7 +221,7 @@ def _json(line: bytes) -> dict[str, Any] | None:
     for errors in ("strict", "replace"):
         try:
             data = _decode(line if errors == "strict" else line.decode(errors=errors))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNDECODABLE:
             continue
         return data if isinstance(data, dict) else None
     return None

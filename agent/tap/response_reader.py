@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from kvitals.agent.requests.record import CONTEXT_LENGTH
+from kvitals.series.undecodable import UNDECODABLE
 
 MAX_EVENT = 256 * 1024
 """Bytes of one event; what is longer is not looked into."""
@@ -230,7 +231,7 @@ class Events:
         elif data:
             try:
                 told = _decode(data)
-            except (msgspec.DecodeError, RecursionError):
+            except UNDECODABLE:
                 told = None
             if not isinstance(told, dict):
                 self.said.unread += 1

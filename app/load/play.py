@@ -16,6 +16,7 @@ import msgspec
 from kvitals.agent.bounded_client import BoundedConnector
 from kvitals.app.errors import NoEngineError
 from kvitals.app.load.extracted_load import ExtractedLoad, LoadRequest
+from kvitals.series.undecodable import UNDECODABLE
 
 MAX_PLAY_SECONDS = 3600.0
 MAX_CONCURRENCY = 1024
@@ -91,7 +92,7 @@ async def served_model(url: str) -> str:
             async with session.get(f"{url}/v1/models", allow_redirects=False) as response:
                 body = await response.content.read(1 << 20)
             listed = msgspec.json.decode(body, type=_Models)
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, *UNDECODABLE) as error:
             raise NoEngineError(
                 f"{url}/v1/models has no list of models ({error or type(error).__name__}); a load needs an engine with"
                 " the OpenAI API. If the engine has no list, name its model with --model"

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from kvitals.app.identity import NAMING, PLACE
 from kvitals.rules.model import Severity
+from kvitals.series.undecodable import UNDECODABLE
 
 MAX_ALERTS = 200
 """Of one message that are looked at; the rest is counted."""
@@ -105,7 +106,7 @@ def read(body: bytes) -> Message:
     """The message in a body, with texts and numbers of things bounded. Raises IncomingError."""
     try:
         message = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise IncomingError(f"this is not a message from Alertmanager's webhook: {error}") from None
     beyond = max(0, len(message.alerts) - MAX_ALERTS)
     alerts = [_bounded(alert) for alert in message.alerts[:MAX_ALERTS]]

@@ -29,6 +29,7 @@ from kvitals.series.files import (
     sync_directory,
 )
 from kvitals.series.history.schema import is_corrupt
+from kvitals.series.undecodable import UNDECODABLE
 
 FILE = "notify.db"
 DEAD = "dead-letters.jsonl"
@@ -268,7 +269,7 @@ class Spool:
         number, target, notice, created, attempts, error = row
         try:
             return NoticeDelivery(number, target, msgspec.json.decode(notice, type=Notice), created, attempts, error)
-        except msgspec.DecodeError as problem:
+        except UNDECODABLE as problem:
             self._lay_down(
                 {"at": now, "target": target, "why": str(problem), "unread": notice.decode(errors="replace")}
             )
@@ -404,7 +405,7 @@ def _text(entity: EntityKey) -> str:
 def _incidents(rows: Iterable[tuple[bytes]]) -> list[OpenIncident]:
     found = []
     for (body,) in rows:
-        with suppress(msgspec.DecodeError):  # another version's is begun anew
+        with suppress(*UNDECODABLE):  # another version's is begun anew
             found.append(msgspec.json.decode(body, type=OpenIncident))
     return found
 

@@ -10,6 +10,7 @@ import msgspec
 
 from kvitals.agent.paths import state_directory
 from kvitals.series.files import FileInUseError, lock_file, make_directory, read_regular, replace_file
+from kvitals.series.undecodable import UNDECODABLE
 
 JournalState = Literal["applied", "rolled back", "rollback failed", "kept"]
 OPEN_STATES: tuple[JournalState, ...] = ("applied", "rollback failed")
@@ -55,7 +56,7 @@ def read_journal(path: Path) -> Journal | None:
     """The journal; None where there is none, or nothing that can be read. Raises OSError."""
     try:
         return msgspec.json.decode(read_regular(path, MAX_BYTES), type=Journal)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, *UNDECODABLE):
         return None
 
 

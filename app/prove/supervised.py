@@ -11,6 +11,7 @@ import msgspec
 
 from kvitals.app.prove.actuator import CommandRun
 from kvitals.app.prove.supervisor import ATTEMPTS, BETWEEN_SECONDS, Assignment, SupervisorAnswer
+from kvitals.series.undecodable import UNDECODABLE
 
 START_SECONDS = 30.0
 COMMAND = (sys.executable, "-P", "-m", "kvitals.app.prove.supervisor")
@@ -51,7 +52,7 @@ class SupervisedChange:
             await self._process.stdin.drain()
             line = await asyncio.wait_for(self._process.stdout.readline(), limit + START_SECONDS)
             answer = msgspec.json.decode(line, type=SupervisorAnswer)
-        except (OSError, TimeoutError, msgspec.DecodeError) as error:
+        except (OSError, TimeoutError, *UNDECODABLE) as error:
             raise SupervisorGoneError(f"the supervising process ended before it could {what}") from error
         return CommandRun(answer.code, answer.seconds, answer.output, answer.ended)
 

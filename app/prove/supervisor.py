@@ -24,6 +24,7 @@ import msgspec
 
 from kvitals.app.prove.actuator import CommandRun, run_command
 from kvitals.app.prove.journal import Journal, JournalState, write_journal
+from kvitals.series.undecodable import UNDECODABLE
 
 ATTEMPTS = 3
 BETWEEN_SECONDS = 5.0
@@ -116,7 +117,7 @@ def supervise() -> None:
     threading.Thread(target=_read, args=(lines, gone), daemon=True).start()
     try:
         supervisor = Supervisor(msgspec.json.decode(lines.get(), type=Assignment), gone)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return
     while not gone.is_set() and (line := lines.get()):
         do = {b'"apply"': supervisor.apply, b'"rollback"': supervisor.rollback, b'"leave"': supervisor.leave}

@@ -202,8 +202,8 @@ class Trial:
         done = await self._while_watching(change.apply())
         if not done.succeeded:
             return _Ending("undecided", f"kvitals could not apply the change: {done.sentence}")
-        if broken := await self._settle():
-            return _Ending("worse", broken, broken)
+        if early := await self._settle():
+            return early
         self._recognise()
         return await self._compare(change)
 
@@ -214,13 +214,14 @@ class Trial:
             await watch(self._replicas)
         return await task
 
-    async def _settle(self) -> str:
-        """Wait until the engine answers, has load, and had it for a while; why it does not, empty where it does."""
+    async def _settle(self) -> _Ending | None:
+        """Wait until the engine answers, has load, and had it for a while. Returns how the trial ends where it does not:
+        an engine that does not answer is worse, and nothing is known of one that has no requests."""
         limit = time.monotonic() + self._request.limit
         answers = False
         process: float | None = None
         busy_since: float | None = None
-        while time.monotonic() < limit:
+        while busy_since is not None or time.monotonic() < limit:
             answers, started = await watch(self._replicas), self._replica.started()
             if not answers or _is_other(process, started):
                 process, busy_since = started, None
@@ -230,9 +231,12 @@ class Trial:
                 busy_since = time.monotonic()
                 self._say(f"the engine answers; waiting {change_effect.SETTLE_SECONDS:.0f} s until caches are filled")
             if busy_since is not None and time.monotonic() - busy_since >= change_effect.SETTLE_SECONDS:
-                return ""
-        why = "has no requests" if answers else "does not answer"
-        return f"the engine {why} {self._request.limit:.0f} s after the change"
+                return None
+        late = f"{self._request.limit:.0f} s after the change"
+        if answers:
+            return _Ending("undecided", f"the engine has no requests {late}")
+        broken = f"the engine does not answer {late}"
+        return _Ending("worse", broken, broken)
 
     def _recognise(self) -> None:
         """Which setting changed, which levers that pulled, and what was predicted of them."""

@@ -17,6 +17,7 @@ from kvitals.rules.finding import Finding, LeverAdvice
 from kvitals.rules.model import Rule
 from kvitals.series.history.event_log import Episode, HistoryEvent
 from kvitals.series.types import METRIC_NAME, Bools, Labels
+from kvitals.series.undecodable import UNDECODABLE
 
 TOLD = "told"
 """The kind of the events that say when a finding was told for the first time; their key is the episode's."""
@@ -218,7 +219,7 @@ def _title(labels: Mapping[str, str]) -> str:
 def _decoded(document: bytes) -> Finding | None:
     try:
         return msgspec.json.decode(document, type=Finding)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None  # of another version; the code still says what it was
 
 

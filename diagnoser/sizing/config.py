@@ -11,6 +11,7 @@ import msgspec
 
 from kvitals.rules.catalogue import Model
 from kvitals.series.files import read_regular
+from kvitals.series.undecodable import UNDECODABLE
 
 MAX_BYTES = 1 << 20
 MAX_DIMENSION = 10**7
@@ -40,7 +41,7 @@ def read(path: Path) -> Model:
         found = msgspec.json.decode(read_regular(path, MAX_BYTES))
     except OSError as error:
         raise ConfigFileError(f"{path}: cannot be read: {error.strerror}; give the model's config.json") from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise ConfigFileError(f"{path}: not a config.json: {error}") from error
     if not isinstance(found, dict):
         raise ConfigFileError(f"{path}: not a config.json: it does not contain an object")

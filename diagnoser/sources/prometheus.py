@@ -26,6 +26,7 @@ from kvitals.series.ascii_numbers import ascii_float
 from kvitals.series.files import load_cert_chain, read_certificates
 from kvitals.series.secret_file import MAX_BYTES as MAX_SECRET_BYTES
 from kvitals.series.secret_file import SecretError, secret, secret_text
+from kvitals.series.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     import aiohttp
@@ -321,7 +322,7 @@ class Prometheus:
         self._bound(body)
         try:
             answer = _ANSWER.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNDECODABLE:
             raise ServerError(_no_api(self.access.url, status, body)) from None
         for warning in answer.warnings[:MAX_WARNINGS]:
             self._warn(warning)
@@ -332,7 +333,7 @@ class Prometheus:
             raise ServerError(reason, question=True)
         try:
             return decode(answer.data)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        except (*UNDECODABLE, ValueError) as error:
             raise ServerError(
                 f"the answer does not have the form of a Prometheus answer: {error}", question=True
             ) from None

@@ -31,6 +31,7 @@ import msgspec
 
 from kvitals.series.files import FileRefusedError, refuse_irregular
 from kvitals.series.history.codec import DamagedError
+from kvitals.series.undecodable import UNDECODABLE
 
 VERSION = 1
 FILE = "history.db"
@@ -202,7 +203,7 @@ def labels_of(text: str) -> dict[str, str]:
     try:
         text.encode()
         return msgspec.json.decode(text, type=dict[str, str])
-    except (UnicodeEncodeError, msgspec.DecodeError) as error:
+    except (UnicodeEncodeError, *UNDECODABLE) as error:
         raise DamagedError("the labels of a series cannot be read") from error
 
 

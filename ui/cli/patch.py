@@ -24,6 +24,7 @@ from kvitals.app.sources.recording import Moments, judge_recording, span_of
 from kvitals.config.checks import first_of
 from kvitals.rules.finding import Triage
 from kvitals.series.files import read_regular
+from kvitals.series.undecodable import UNDECODABLE
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
     add_judging_options,
@@ -158,7 +159,7 @@ async def _live(url: str, args: argparse.Namespace) -> Triage:
 def _stored(path: Path) -> Triage:
     try:
         return msgspec.json.decode(_read(path, MAX_DOCUMENT_BYTES), type=Triage)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise UsageError(f"{path} is not a document of `kvitals triage --json`: {error}") from error
 
 

@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--at",
         metavar="T",
-        help="for a recording: begin at this moment, such as 75s after its start (default: its end)",
+        help="start of a replayed recording, such as 75s after its beginning (default: its end)",
     )
     parser.add_argument("--once", action="store_true", help="print one screen as text and end, with triage's exit code")
     add_judging_options(parser)

@@ -74,7 +74,7 @@ async def test_what_is_too_much_or_not_to_be_understood_is_refused(
     assert (await told(client, "/findings", kind="x"))[0] == 400
     monkeypatch.setattr(exported, "MOST", 2)
     status, answer = await told(client, "/findings")
-    assert (status, answer["error"].split(":")[0]) == (400, "more than 2 in that time")
+    assert (status, answer["error"].split(":")[0]) == (400, "more than 2 in that time range")
 
 
 async def test_without_a_history_there_is_no_such_path() -> None:

@@ -133,11 +133,15 @@ async def test_a_header_block_without_an_end_costs_next_to_nothing() -> None:
         frame(PRIORITY, 0, 3, bytes(5)),
         frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1"),
         frame(UNKNOWN, 0, 1),
+        frame(DATA, PADDED, 1, b"\xff" + bytes(255)),
+        frame(DATA, 0, 1, bytes(256)),
+        frame(DATA, 0, 99, bytes(2048)),  # no call has this stream
     ],
 )
-async def test_control_frames_without_end(each: bytes) -> None:
+async def test_frames_without_a_request_without_end(each: bytes) -> None:
     async with listening() as sense:
-        assert await ends(sense.ports[GRPC], each * 1000, times=3 + int(FRAMES_AT_ONCE) // 1000)
+        first = frame(HEADERS, END_HEADERS, 1, HEAD)
+        assert await ends(sense.ports[GRPC], each * 1000, 3 + int(FRAMES_AT_ONCE) // 1000, first)
         await call(sense, good())
 
 

@@ -181,6 +181,7 @@ def test_of_a_long_body_the_end_is_searched() -> None:
         b"null",
         b'"usage"',
         b"\xff\xfe",
+        b'{"id": "\xff"}',
         b"[" * 100_000,
         b'{"usage": ' * 1000,
         b"[{}, {}]",

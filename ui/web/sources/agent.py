@@ -35,6 +35,7 @@ from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import PromQLError
+from kvitals.series.undecodable import UNDECODABLE
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.sources.base import MAX_LINES, ChartLine, Extent, Happening, PageWindow, PastEvents, step_of
 from kvitals.ui.web.sources.marks import marks
@@ -165,7 +166,7 @@ def _line(found: SeriesAnswer) -> ChartLine | None:
 def _episode(one: event_log.Episode) -> Happening:
     try:
         finding = msgspec.json.decode(one.document, type=Finding)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return Happening("finding", one.code, one.start, one.end, "info", _place(one.entity), one.code)
     return happening_of(finding, one.start, one.end)
 
