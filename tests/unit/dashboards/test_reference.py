@@ -51,18 +51,6 @@ def test_every_family_signal_rule_and_lever_is_there_once() -> None:
     assert sorted(re.findall(r"^### (\S+)$", rules, re.MULTILINE)) == sorted(KNOWLEDGE.levers)
 
 
-@pytest.mark.parametrize("name", sorted(DOCUMENTS))
-def test_rows_of_tables_have_as_many_cells_as_their_heads(name: str) -> None:
-    cells = 0
-    for line in DOCUMENTS[name].splitlines():
-        if not line.startswith("|"):
-            cells = 0
-            continue
-        found = len(re.findall(r"(?<!\\)\|", line))
-        cells = cells or found
-        assert found == cells, line
-
-
 def test_what_is_said_to_be_captured_is_what_the_tests_read() -> None:
     pages: dict[str, set[str]] = {"captured": set(), "instantiated": set()}
     for path in PAGES.rglob("*.prom"):

@@ -53,6 +53,15 @@ def anchors(path: Path) -> set[str]:
 
 
 @for_each("path", DOCUMENTS, ids=NAMES.__getitem__)
+def test_rows_of_tables_have_as_many_cells_as_their_heads(path: Path) -> None:
+    cells = 0
+    for line in FENCE.sub("", path.read_text(encoding="utf-8")).splitlines():
+        found = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        assert not cells or not found or found == cells, line
+        cells = found
+
+
+@for_each("path", DOCUMENTS, ids=NAMES.__getitem__)
 def test_links_lead_somewhere(path: Path) -> None:
     for link in LINK.findall(FENCE.sub("", path.read_text(encoding="utf-8"))):
         if "://" in link:
