@@ -37,9 +37,8 @@ def card(
     its proof and what to do are behind a click."""
     with st.container(border=True, key=f"card-{finding.severity}-{finding.id}", gap="small"):
         rank = f"{number}\\. " if number else ""
-        st.markdown(f"## {rank}{literal(finding.title)}")
-        _badges(finding)
-        st.markdown(literal(finding.conclusion))
+        # One element, since each takes the browser its time.
+        st.markdown(f"## {rank}{literal(finding.title)}\n\n{_badges(finding)}\n\n{literal(finding.conclusion)}")
         _since(finding, zone)
         _explains(finding, explained)
         if whole and finding != triage.leading[0]:  # the incident has the links of the first finding
@@ -61,7 +60,7 @@ def _details(finding: Finding, triage: Triage, explained: Sequence[Finding]) -> 
     _ticket(finding, triage)
 
 
-def _badges(finding: Finding) -> None:
+def _badges(finding: Finding) -> str:
     icon, color = _SEVERITY[finding.severity]
     told = [
         f":{color}-badge[{icon} {finding.severity}]",
@@ -71,7 +70,7 @@ def _badges(finding: Finding) -> None:
     if finding.confidence_words:
         words = f"confidence {finding.confidence_words} ({finding.confidence:.0%})"
         told.append(f":gray-badge[:material/balance: {literal(words)}]")
-    st.markdown(" ".join(told))  # one element, since each takes the browser its time
+    return " ".join(told)
 
 
 def _since(finding: Finding, zone: tzinfo | None) -> None:
@@ -158,8 +157,8 @@ def _lever(lever: LeverAdvice) -> None:
     else:
         parts = [lever.setting_note, f"cost {lever.cost}"]
     st.caption(literal(" · ".join(p for p in parts if p)))
-    told = (("Does", lever.does), ("Will not fix", lever.does_not_fix), ("Risk", lever.risk))
-    st.markdown("\n\n".join(f"**{word}:** {literal(text)}" for word, text in told if text))
+    texts = (("Does", lever.does), ("Will not fix", lever.does_not_fix), ("Risk", lever.risk))
+    st.markdown("\n\n".join(f"**{word}:** {literal(text)}" for word, text in texts if text))
     for effect in lever.predicted:
         told = literal(f"{effect.title} {effect.text}")
         st.markdown(f"**Expect:** {told}", help=literal(effect.method))
