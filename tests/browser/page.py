@@ -85,15 +85,16 @@ def _wait_until_healthy(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def chromium() -> Iterator[webdriver.Chrome]:
-    """A Chromium with an empty profile that logs its console and every request."""
+def chromium(*, logs: bool = True) -> Iterator[webdriver.Chrome]:
+    """A Chromium with an empty profile. `logs`: its console and every request, for `traffic` and `console_errors`."""
     assert CHROMIUM and CHROMEDRIVER, "these tests need Debian's packages chromium and chromium-driver"
     with tempfile.TemporaryDirectory(prefix="kvitals-chromium-") as profile:
         options = Options()
         options.binary_location = CHROMIUM
         for flag in [*QUIET, f"user-data-dir={profile}", "window-size=1280,900"]:
             options.add_argument(f"--{flag}")
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        if logs:
+            options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
         try:
             driver.set_page_load_timeout(30)

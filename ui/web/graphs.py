@@ -165,7 +165,8 @@ def lanes(
         .mark_point(shape="diamond", size=90, filled=True, opacity=0.9, aria=has_points)
         .encode(x=x, color=color, tooltip=tooltip)
     )
-    text: dict[str, Any] = {"fontSize": 12, "baseline": "middle", "clip": True}
+    # The bar has the same words to be read out.
+    text: dict[str, Any] = {"fontSize": 12, "baseline": "middle", "clip": True, "aria": False}
     labelled = base.transform_calculate(words=WORDS).encode(x=x, text="words:N")
     early_words = labelled.transform_filter("!datum.late").mark_text(align="left", dx=7, **text)
     late_words = labelled.transform_filter("datum.late").mark_text(align="right", dx=-7, **text)
@@ -232,6 +233,8 @@ def lines(
                 alt.Tooltip("time:T", title="UTC", format="%H:%M:%S", timeUnit=SECOND),
                 alt.Tooltip("value:Q", format=".4~g"),
             ],
+            # Of a line the browser reads out one text, and would make one of each point.
+            description=alt.Description("line:N"),
         )
     )
     if len(names) > 1:

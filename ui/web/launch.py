@@ -14,6 +14,7 @@ import time
 from streamlit import net_util
 from streamlit.web import cli
 
+from kvitals.agent import garbage
 from kvitals.app.page_settings import read
 
 WHOLE = ("pandas", "pyarrow", "altair")
@@ -29,6 +30,7 @@ def main() -> None:
     if read().ends_with_parent:
         threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     net_util.get_external_ip = lambda: None
+    garbage.keep_short()  # a recording is hundreds of thousands of objects that stay
     with contextlib.suppress(ImportError):  # Streamlit before it had uvicorn
         from kvitals.ui.web.bounds import bound_connections, bound_uploads
         from kvitals.ui.web.sessions import keep_few_sessions

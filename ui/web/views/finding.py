@@ -37,9 +37,8 @@ def card(
     its proof and what to do are behind a click."""
     with st.container(border=True, key=f"card-{finding.severity}-{finding.id}", gap="small"):
         rank = f"{number}\\. " if number else ""
-        st.markdown(f"## {rank}{literal(finding.title)}")
-        _badges(finding)
-        st.markdown(literal(finding.conclusion))
+        # One element, since each takes the browser its time.
+        st.markdown(f"## {rank}{literal(finding.title)}\n\n{_badges(finding)}\n\n{literal(finding.conclusion)}")
         _since(finding, zone)
         _explains(finding, explained)
         if whole and finding != triage.leading[0]:  # the incident has the links of the first finding
@@ -61,15 +60,17 @@ def _details(finding: Finding, triage: Triage, explained: Sequence[Finding]) -> 
     _ticket(finding, triage)
 
 
-def _badges(finding: Finding) -> None:
+def _badges(finding: Finding) -> str:
     icon, color = _SEVERITY[finding.severity]
-    with st.container(horizontal=True, gap="small", key=f"badges-{finding.id}"):
-        st.badge(finding.severity, icon=icon, color=color)  # type: ignore[arg-type]
-        st.badge(literal(f"{finding.code} {finding.name}"), color="gray")
-        st.badge(literal(finding.entity.title), icon=":material/dns:", color="gray")
-        if finding.confidence_words:
-            words = f"confidence {finding.confidence_words} ({finding.confidence:.0%})"
-            st.badge(literal(words), icon=":material/balance:", color="gray")
+    told = [
+        f":{color}-badge[{icon} {finding.severity}]",
+        f":gray-badge[{literal(f'{finding.code} {finding.name}')}]",
+        f":gray-badge[:material/dns: {literal(finding.entity.title)}]",
+    ]
+    if finding.confidence_words:
+        words = f"confidence {finding.confidence_words} ({finding.confidence:.0%})"
+        told.append(f":gray-badge[:material/balance: {literal(words)}]")
+    return " ".join(told)
 
 
 def _since(finding: Finding, zone: tzinfo | None) -> None:
@@ -156,9 +157,8 @@ def _lever(lever: LeverAdvice) -> None:
     else:
         parts = [lever.setting_note, f"cost {lever.cost}"]
     st.caption(literal(" · ".join(p for p in parts if p)))
-    for word, text in (("Does", lever.does), ("Will not fix", lever.does_not_fix), ("Risk", lever.risk)):
-        if text:
-            st.markdown(f"**{word}:** {literal(text)}")
+    texts = (("Does", lever.does), ("Will not fix", lever.does_not_fix), ("Risk", lever.risk))
+    st.markdown("\n\n".join(f"**{word}:** {literal(text)}" for word, text in texts if text))
     for effect in lever.predicted:
         told = literal(f"{effect.title} {effect.text}")
         st.markdown(f"**Expect:** {told}", help=literal(effect.method))
@@ -170,13 +170,13 @@ def _doubt(finding: Finding) -> None:
     """How sure it is and why, the queries behind the charts, and what to look at after a change."""
     label = "Confidence, and how to check it"
     with st.expander(label, key=f"doubt-{finding.id}"):
-        for why in finding.confidence_why:
-            st.markdown(f"- {literal(why)}")
+        told = [f"- {literal(why)}" for why in finding.confidence_why]
         for unknown in finding.unknowns:
             remedy = f" ({literal(unknown.remedy)})" if unknown.remedy else ""
-            st.markdown(f"- not known: {literal(unknown.what)}: {literal(unknown.why)}{remedy}")
-        if finding.next_check:
-            st.markdown(f"**Next:** {literal(finding.next_check)}")
+            told.append(f"- not known: {literal(unknown.what)}: {literal(unknown.why)}{remedy}")
+        following = [f"\n**Next:** {literal(finding.next_check)}"] if finding.next_check else []
+        if told or following:
+            st.markdown("\n".join([*told, *following]))
         if finding.evidence:
             st.caption(f"{count(len(finding.evidence), 'query', 'queries')} behind the charts")
         for item in finding.evidence:

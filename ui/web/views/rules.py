@@ -113,17 +113,16 @@ def _rule(rule: Rule, known: Knowledge, place: str, look: PageWindow | None, sai
 
 
 def _page(rule: Rule, known: Knowledge) -> None:
+    told = []
     for title, name in _SECTIONS:
-        st.markdown(f"### {title}")
-        for paragraph in str(getattr(rule.page, name)).strip().split("\n\n"):
-            st.markdown(prose(paragraph))
+        paragraphs = str(getattr(rule.page, name)).strip().split("\n\n")
+        told += [f"### {title}", *(prose(paragraph) for paragraph in paragraphs)]
     if rule.levers:
-        st.markdown("### Levers, in order")
-        for use in rule.levers:
-            lever = known.levers[use.lever]
-            st.markdown(f"- **{literal(lever.title)}**: {prose(lever.does)}")
+        levers = ((known.levers[use.lever].title, known.levers[use.lever].does) for use in rule.levers)
+        told += ["### Levers, in order", "\n".join(f"- **{literal(title)}**: {prose(does)}" for title, does in levers)]
     if rule.explains:
-        st.markdown(f"**Explains** {', '.join(inline_code(code) for code in rule.explains)}")
+        told.append(f"**Explains** {', '.join(inline_code(code) for code in rule.explains)}")
+    st.markdown("\n\n".join(told))  # one element, since each takes the browser its time
     if rule.page.references:
         st.caption("see " + literal("; ".join(rule.page.references)))
 

@@ -224,14 +224,17 @@ def document(place: str) -> Triage | None:
 
 
 def _list(happened: Sequence[Happening], zone: Any) -> None:
-    """The same as text, for whoever can not see the chart."""
+    """The same as text, for whoever can not see the chart. One element, since each takes the browser its time."""
     with st.expander(f"As a list: {count(len(happened), 'entry', 'entries')}", key="happened"):
-        for one in sorted(happened, key=lambda one: one.start)[-300:]:
-            until = f" to {_clock(one.end)}" if one.end is not None else ""
-            code = f"{inline_code(one.code)} " if one.code else ""
-            text = f": {literal(one.text)}" if one.text else ""
-            where = f" on {literal(one.entity)}" if one.entity else ""
-            st.markdown(f"{literal(_clock(one.start) + until)} {code}**{literal(one.title)}**{where}{text}")
+        st.markdown("\n\n".join(_entry(one) for one in sorted(happened, key=lambda one: one.start)[-300:]))
+
+
+def _entry(one: Happening) -> str:
+    until = f" to {_clock(one.end)}" if one.end is not None else ""
+    code = f"{inline_code(one.code)} " if one.code else ""
+    text = f": {literal(one.text)}" if one.text else ""
+    where = f" on {literal(one.entity)}" if one.entity else ""
+    return f"{literal(_clock(one.start) + until)} {code}**{literal(one.title)}**{where}{text}"
 
 
 def _clock(t: float) -> str:
