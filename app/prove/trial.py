@@ -215,8 +215,8 @@ class Trial:
         return await task
 
     async def _settle(self) -> _Ending | None:
-        """Wait until the engine answers, has load, and had it for a while. Returns how the trial ends where it does not:
-        an engine that does not answer is worse, and nothing is known of one that has no requests."""
+        """Wait until the engine answers, has load, and had it for a while; returns None then, else how the trial ends.
+        An engine that does not answer is worse. Nothing is known of one that has no requests."""
         limit = time.monotonic() + self._request.limit
         answers = False
         process: float | None = None
