@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     for name, default in (("page", usual.page), ("ticket", usual.ticket)):
         parser.add_argument(
-            f"--severity-{name}", default=default, metavar="TEXT", help=f"label severity of {name}s ({default})"
+            f"--severity-{name}", default=default, metavar="TEXT", help=f"`severity` label of {name} alerts ({default})"
         )
     return parser
 

@@ -139,7 +139,7 @@ class OtlpSense:
         try:
             await self._doors[name].close()
         except Exception:
-            log.exception("OTLP: an ended server was not closed", address=name)
+            log.exception("OTLP: the server has ended, but its listener did not close", address=name)
 
     def _message(self, name: str) -> str:
         return (

@@ -65,7 +65,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--groups", default="", metavar="LIST", help="groups of alerts, such as latency,kv,slo (all)")
     for name, default in (("page", usual.page), ("ticket", usual.ticket)):
         parser.add_argument(
-            f"--severity-{name}", default=default, metavar="TEXT", help=f"label severity of {name}s ({default})"
+            f"--severity-{name}", default=default, metavar="TEXT", help=f"`severity` label of {name} alerts ({default})"
         )
     parser.add_argument("--runbooks", default=usual.runbooks, metavar="URL", help="address that serves the runbooks")
     parser.add_argument(
