@@ -146,6 +146,11 @@ def ask_matching(ask: Ask, matchers: Sequence[Matcher]) -> Ask:
     return lambda expr, start, end, step: ask(narrow(expr), start, end, step)
 
 
+def engines(ask: Ask, at: float) -> int:
+    """How many engines there are."""
+    return len(ask(expression(f"max by ({_BY}) ({ENTITIES})"), at, at, 1.0))
+
+
 def pools(ask: Ask, at: float) -> dict[Labels, Labels]:
     """The pool of each engine that has one, as its target says."""
     told = ask(expression(f"max by ({_BY}, pool) ({ENTITIES})"), at, at, 1.0)

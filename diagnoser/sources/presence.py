@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.signals import EvaluationSpan
+from kvitals.diagnoser.sources.prometheus import ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals
+from kvitals.diagnoser.sources.served import Rows
 from kvitals.rules.compiled_signal import compile_signal
 from kvitals.rules.expressions import expression
 from kvitals.rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge, family_of
@@ -36,16 +39,21 @@ def presence(knowledge: Knowledge, signals: RemoteSignals, span: EvaluationSpan)
     counted = {family: expression(_count(metric)) for family, metric in there.items()}
     everyone = expression(f"count by ({', '.join(POOL)}) ({ENTITIES})")
     answers = signals.ask([everyone, *counted.values()], span.at, shared=True)
-    engines = {labels.keep(POOL): round(value) for labels, value in answers[everyone]}
-    families = {
-        family: {labels.keep(POOL): round(value) for labels, value in answers[expr]} for family, expr in counted.items()
-    }
+    engines = _by_pool(answers[everyone])
+    families = {family: _by_pool(answers[expr]) for family, expr in counted.items()}
     found = {family: by_pool for family, by_pool in families.items() if by_pool}
     return Presence(
         dict(sorted(engines.items(), key=lambda item: str(item[0]))[:MAX_POOLS]),
         found,
         {family: codes for family, codes in sorted(readers.items()) if family not in found},
     )
+
+
+def _by_pool(answer: Rows) -> dict[Labels, int]:
+    """The counts of each pool. Raises ServerError where one is no count."""
+    if not all(math.isfinite(value) for _, value in answer):
+        raise ServerError("the server answered a count with a value that is no number: is it a Prometheus?")
+    return {labels.keep(POOL): round(value) for labels, value in answer}
 
 
 def _count(metric: str) -> str:

@@ -42,6 +42,9 @@ from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.formats import bar, moment
 
 BINDING_SECONDS = 3600.0
+MAX_STEPS = 2_000_000
+"""Of all engines together: some 460 engines for a day of samples every 5 s, which take 320 MB."""
+
 WIDTH = 24
 FIGURES = 50
 """Columns beside the bar: load, rate, TTFT, ITL."""
@@ -108,6 +111,12 @@ def points(of: TimeseriesSource, chosen: Setup, args: argparse.Namespace) -> lis
             f"--step {args.step}: rows are {of.gap:g} s apart, so the step must be at least {2 * of.gap:g}s"
         )
     start, end = steps.whole_steps(of.start, of.end, step)
+    engines, each = steps.engines(of.ask, of.end), round((end - start) / step)
+    if engines * each > MAX_STEPS:
+        raise UsageError(
+            f"{engines:,} engines in {each:,} steps are more than {MAX_STEPS:,} steps: give a shorter time range with "
+            "--from and --to, or a longer --step"
+        )
     several = gather(of.ask, start, end, step)
     changed = latest_changes(of.ask, start, end, step)
     told = {} if args.slo else steps.objectives(of.ask, of.end)
