@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--upstream", metavar="URL", help="the engine or router behind the tap")
     parser.add_argument("--listen", metavar="HOST:PORT", help=f"address for clients ({_DEFAULT.listen})")
     parser.add_argument("--admin", metavar="HOST:PORT", help=f"address of the tap's own /metrics ({_DEFAULT.admin})")
-    parser.add_argument("--agent", metavar="URL", help="agent that receives the records (default: the configured agent)")
+    parser.add_argument("--agent", metavar="URL", help="agent that receives the records (default: as configured)")
     parser.add_argument("--no-agent", action="store_true", help="report to no agent; serve only /metrics")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="a bearer token for the agent")
     parser.add_argument(
