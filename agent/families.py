@@ -4,7 +4,7 @@ What the series of a page mean is worked out once per layout (`kvitals.agent.col
 arrays that say for each position of the page where its value goes. After that a page costs a few array operations,
 however many series it has.
 
-Four things are mended on the way, because whoever reads the window could not:
+Four defects are corrected on the way, because readers of the window cannot correct them:
 
 * A histogram's `_sum` that falls while its `_count` does not is a defect of the engine and no reset. The
   interval is dropped: the histogram has no sample in that row, and from then on its series are shifted so

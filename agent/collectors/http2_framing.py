@@ -41,9 +41,9 @@ FEW_BYTES = 1024
 """A DATA frame with less costs the library more than it moves. Clients of gRPC fill frames of 16 KB, and pad none."""
 
 FRAMES_PER_SECOND, FRAMES_AT_ONCE = 2_000.0, 1_000.0
-"""Frames of a client that carry no request: all but HEADERS, CONTINUATION, and
-DATA of a call under way that is large or ends it, without padding. At
-once are so few that 24 connections, the share of one address, take 50 ms of the loop with them."""
+"""Frames of a client that carry no request: all but HEADERS, CONTINUATION, and DATA of a call under way
+that is large or ends it, without padding. At once are so few that 24 connections, the share of one address, take 50 ms
+of the loop with them."""
 
 _HEAD = 9
 

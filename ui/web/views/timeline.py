@@ -224,7 +224,7 @@ def document(place: str) -> Triage | None:
 
 
 def _list(happened: Sequence[Happening], zone: Any) -> None:
-    """The same as text, for whoever can not see the chart. One element, since each takes the browser its time."""
+    """The same as text, for readers who cannot see the chart. One element, since each takes time to draw."""
     with st.expander(f"As a list: {count(len(happened), 'entry', 'entries')}", key="happened"):
         st.markdown("\n\n".join(_entry(one) for one in sorted(happened, key=lambda one: one.start)[-300:]))
 
