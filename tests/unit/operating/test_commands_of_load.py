@@ -9,6 +9,7 @@ import pytest
 
 from kvitals.app.pipeline import FAST_SECONDS
 from kvitals.diagnoser.operating_point import NOW_SECONDS, Bin
+from kvitals.ui.cli import knee
 from kvitals.ui.cli.knee import _nearest
 from kvitals.ui.cli.main import main
 
@@ -31,6 +32,15 @@ def test_a_recording_has_its_curve_and_says_what_it_lacks(capsys: pytest.Capture
     assert "C_max" in out
     assert "slots" in out
     assert "not known: the knee" in out
+
+
+def test_more_steps_than_fit_into_memory_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6,000 engines of a Prometheus took 4.6 GB."""
+    monkeypatch.setattr(knee, "MAX_STEPS", 1)
+    code, _, err = run(capsys, "knee", RECORDING)
+    assert code == 2 and "1 engines in" in err and "a longer --step" in err
 
 
 def test_json_has_numbers_or_null(capsys: pytest.CaptureFixture[str]) -> None:
