@@ -63,7 +63,7 @@ def write(files: dict[str, str], directory: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     if args.rules and not args.out:
-        print("--rules needs --out DIR: the files in the repository contain only the rules that ship", file=sys.stderr)
+        print("--rules needs --out DIR: your own rules are never written into the repository's files", file=sys.stderr)
         return 2
     out = args.out or GENERATED
     knowledge = load(args.rules)

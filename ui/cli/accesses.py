@@ -29,7 +29,7 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
         "--block-size",
         type=int,
         metavar="TOKENS",
-        help="tokens per block of the trace's ids (default: from ids and lengths)",
+        help="tokens that one block id of the trace stands for (default: calculated from ids and lengths)",
     )
     parser.add_argument(
         "--today", metavar="SIZE", help="today's capacity of one node, in blocks or tokens (58594, 30000000t)"

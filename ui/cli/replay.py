@@ -32,7 +32,12 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="serve the recorded pages at real speed for any other tool (needs --replay)",
     )
-    parser.add_argument("--port", type=port_number, default=9478, help="first port of --serve (9478), one per target")
+    parser.add_argument(
+        "--port",
+        type=port_number,
+        default=9478,
+        help="port of the first target (9478); the next targets get the next ports",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -136,10 +136,12 @@ def _add_known(group: Any) -> None:
     group.add_argument(
         "--max-num-batched-tokens",
         metavar="N",
-        help="tokens of a step, for the estimate (default: vLLM's choice for the GPU)",
+        help="the engine's limit of tokens per step (default: vLLM's default for the GPU)",
     )
     group.add_argument(
-        "--max-num-seqs", metavar="N", help="requests of a step, for the estimate (default: vLLM's choice for the GPU)"
+        "--max-num-seqs",
+        metavar="N",
+        help="the engine's limit of running requests (default: vLLM's default for the GPU)",
     )
     group.add_argument(
         "--gpu-memory-utilization", metavar="SHARE", help=f"share of GPU memory, for the estimate ({UTILIZATION:g})"

@@ -42,7 +42,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--address", default=page_process.ADDRESS, metavar="IP", help=f"({page_process.ADDRESS})")
     parser.add_argument("--password-file", type=Path, metavar="FILE", help="password that viewers must enter")
     parser.add_argument(
-        "--identity-header", default="", metavar="NAME", help="header with the viewer, set by a proxy on this machine"
+        "--identity-header",
+        default="",
+        metavar="NAME",
+        help="header with the viewer's name; a proxy on this machine sets it",
     )
     parser.add_argument(
         "--max-upload", type=int, default=64, metavar="MB", help="largest size of an uploaded recording (64)"
