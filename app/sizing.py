@@ -67,12 +67,17 @@ def of_trace(path: Path) -> ObservedLoad:
         raise SourceError(f"{path}: no request has an output length; a sizing needs input and output lengths")
     if facts.time_unit == "none":
         raise SourceError(f"{path}: the {facts.format} trace has no arrival times; a sizing needs a request rate")
+    if not accesses.tokens.any():
+        raise SourceError(f"{path}: all prompts have 0 tokens; a sizing needs input lengths")
     lasted = float(accesses.time[-1] - accesses.time[0])
     if lasted < MINUTE:
-        raise SourceError(f"{path}: {lasted:.0f} s of requests are too few for a rate; at least a minute is needed")
+        raise SourceError(
+            f"{path}: {lasted:.1f} s of requests are too few for a rate; at least a minute is needed. Times are read as"
+            f" {facts.time_unit}: if the file has another unit, write its times as {facts.time_unit}"
+        )
     found = ObservedLoad(
         source=f"{path.name}, {len(accesses):,} requests in {lasted / 60:.0f} min ({facts.sentence})",
-        peak=_peak(accesses, lasted),
+        peak=_peak(accesses, lasted, path),
         mean=len(accesses) / lasted,
         prompt=_of(accesses.tokens.astype(np.float64)),
         output=_of(made.astype(np.float64)),
@@ -88,10 +93,18 @@ def of_trace(path: Path) -> ObservedLoad:
     return found
 
 
-def _peak(accesses: Accesses, lasted: float) -> float:
+def _peak(accesses: Accesses, lasted: float, path: Path) -> float:
+    """Requests a second. Raises SourceError where so few minutes have requests that there is no peak."""
     minutes = np.bincount(((accesses.time - accesses.time[0]) // MINUTE).astype(np.int64))
     whole = minutes[: max(int(lasted // MINUTE), 1)]
-    return float(np.quantile(whole, PEAK)) / MINUTE
+    if peak := float(np.quantile(whole, PEAK)) / MINUTE:
+        return peak
+    pause = float(np.diff(accesses.time).max())
+    raise SourceError(
+        f"{path}: only {np.count_nonzero(whole):,} of {len(whole):,} minutes have requests, so the trace has no peak"
+        f" rate; its longest pause is {pause / 3600:,.1f} h. Cut the trace to the hours with requests, or correct times"
+        " that are wrong"
+    )
 
 
 def _of(values: Floats) -> Lengths:

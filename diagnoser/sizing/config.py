@@ -10,11 +10,26 @@ from typing import Any
 import msgspec
 
 from kvitals.rules.catalogue import Model
+from kvitals.series.bounds import Bound, short_value
 from kvitals.series.files import read_regular
 from kvitals.series.undecodable import UNDECODABLE
 
 MAX_BYTES = 1 << 20
-MAX_DIMENSION = 10**7
+_SIZE = Bound(0, 10**7, whole=True)
+_HEADS = Bound(0, 65536, "heads", whole=True)
+_EXPERTS = Bound(0, 65536, "experts", whole=True)
+BOUNDS = {
+    "num_hidden_layers": Bound(1, 10_000, "layers", whole=True),
+    "sliding_window": Bound(0, 10**9, "tokens", whole=True),
+    "num_attention_heads": _HEADS,
+    "num_key_value_heads": _HEADS,
+    "num_experts": _EXPERTS,
+    "n_routed_experts": _EXPERTS,
+    "num_local_experts": _EXPERTS,
+}
+"""Ranges of the dimensions of a config.json; of all others: `_SIZE`."""
+DTYPES = ("bfloat16", "float16", "float32", "half", "float", "auto")
+"""Published formats without quantization: engines serve all of them in 16 bits."""
 INDEXER_SCALE_BYTES = 4
 """Beside each FP8 key of a sparse-attention indexer."""
 ATTENTION_ONLY = (
@@ -35,8 +50,9 @@ class ConfigFileError(ValueError):
     """A config.json that tells no dimensions; the message says what is missing."""
 
 
-def read(path: Path) -> Model:
-    """The model that a config.json describes. Raises ConfigFileError."""
+def read(path: Path, weights: str = "") -> Model:
+    """The model that a config.json describes. weights: their format, where the user states it: then the format in the
+    file is not used, and the model's note states that. Raises ConfigFileError."""
     try:
         found = msgspec.json.decode(read_regular(path, MAX_BYTES))
     except OSError as error:
@@ -46,13 +62,14 @@ def read(path: Path) -> Model:
     if not isinstance(found, dict):
         raise ConfigFileError(f"{path}: not a config.json: it does not contain an object")
     try:
-        return model_of(found, path.parent.name or path.name, f"config.json, {path}")
+        return model_of(found, path.parent.name or path.name, f"config.json, {path}", weights)
     except ConfigFileError as error:
         raise ConfigFileError(f"{path}: {error}") from error
 
 
-def model_of(config: Mapping[str, Any], name: str, source: str) -> Model:
-    """The model of a config. Raises ConfigFileError, also for an architecture that is not known here."""
+def model_of(config: Mapping[str, Any], name: str, source: str, weights: str = "") -> Model:
+    """The model of a config; weights: as in `read`. Raises ConfigFileError, also for an architecture that is not known
+    here."""
     text = config.get("text_config")
     of = _Dimensions(text if isinstance(text, dict) else config)
     kind = str(of.config.get("model_type", ""))
@@ -64,9 +81,15 @@ def model_of(config: Mapping[str, Any], name: str, source: str) -> Model:
         what = f"architecture {kind} is not known" if kind else "model_type is missing"
         raise ConfigFileError(f"{what}, so its layers cannot be counted; known: {known}")
     found = recurrent(of, layers) if recurrent else LayerKinds(*_kinds(of, layers))
+    if found.full + found.sliding > layers:
+        raise ConfigFileError(f"{found.full + found.sliding} layers have attention, but num_hidden_layers is {layers}")
+    _check_counts(of, heads)
     total, active = (0.0, 0.0) if recurrent else _parameters(of, layers, heads, hidden)
     indexer = of.get("index_head_dim")
     experts, used = of.first("num_experts", "n_routed_experts", "num_local_experts"), of.first(*_USED)
+    native, note = _format_of(config, of.config, weights)
+    if recurrent:
+        note = f"{note}; " * bool(note) + "this config does not state its parameters; give --dims parameters=N,active=N"
     return Model(
         name=name,
         attention=("hybrid " if recurrent else "")
@@ -90,9 +113,9 @@ def model_of(config: Mapping[str, Any], name: str, source: str) -> Model:
         experts=experts if experts > 1 else 0,
         used=used if experts > 1 else 0,
         state=float(found.state * STATE_BYTES),
-        native=native_format(config.get("quantization_config") or of.config.get("quantization_config")),
+        native=native,
         source=source,
-        note="" if not recurrent else "this config does not state its parameters; give --dims parameters=N,active=N",
+        note=note,
     )
 
 
@@ -105,10 +128,39 @@ def _inner(of: _Dimensions, experts: int, used: int) -> int:
     return (used + shared) * of.get("moe_intermediate_size", inner) + of.get("shared_expert_intermediate_size")
 
 
+def _check_counts(of: _Dimensions, heads: int) -> None:
+    """Raises ConfigFileError for counts that contradict each other."""
+    groups = of.get("num_key_value_heads", heads)
+    if groups > heads or (groups and heads % groups):
+        raise ConfigFileError(f"num_key_value_heads is {groups}: it must divide num_attention_heads, which is {heads}")
+    experts, used = of.first("num_experts", "n_routed_experts", "num_local_experts"), of.first(*_USED)
+    if experts > 1 and not 1 <= used <= experts:
+        raise ConfigFileError(f"{_USED[0]} is {used or 'missing or 0'}: it must be from 1 to the {experts} experts")
+
+
+def _format_of(config: Mapping[str, Any], text: Mapping[str, Any], weights: str) -> tuple[str, str]:
+    """The format of the weights, and what is not used of the config. Raises ConfigFileError."""
+    keys = ("quantization_config", "dtype", "torch_dtype")
+    stated = {key: next((of[key] for of in (config, text) if of.get(key) is not None), None) for key in keys}
+    quantized, dtype = stated.pop(keys[0]), next((item for item in stated.items() if item[1] is not None), None)
+    if weights:
+        unused = f"--weights {weights} is used, quantization_config is not used: {short_value(quantized)}"
+        return "", unused if quantized is not None else ""
+    if quantized is not None:
+        return native_format(quantized), ""
+    if dtype is None:
+        return "bf16", ""
+    name, value = dtype
+    if not isinstance(value, str) or value.removeprefix("torch.") not in DTYPES:
+        raise ConfigFileError(f"{name} {short_value(value)} is unknown: expected {', '.join(DTYPES)}; give --weights")
+    wide = value.removeprefix("torch.") in ("float32", "float")
+    return "bf16", f"{name} {value} is not used: engines load these weights in 16 bits" if wide else ""
+
+
 def native_format(quantized: object) -> str:
     """The format of weights that a config's quantization_config states. Raises ConfigFileError for an unknown one."""
     if not isinstance(quantized, Mapping):
-        return "bf16"
+        raise ConfigFileError(f"quantization_config {short_value(quantized)} is not an object; give --weights")
     method = str(quantized.get("quant_method", "")).lower()
     bits = quantized.get("bits", quantized.get("w_bit"))
     if method == "compressed-tensors":
@@ -116,13 +168,20 @@ def native_format(quantized: object) -> str:
     if method in ("modelopt", "modelopt_fp4") or "quant_algo" in quantized:
         inner = quantized.get("quantization")
         method = str((inner if isinstance(inner, Mapping) else quantized).get("quant_algo", method)).lower()
+    if method == "bitsandbytes":
+        loads = [bits for bits in (4, 8) if quantized.get(f"load_in_{bits}bit") is True]
+        bits = loads[0] if len(loads) == 1 else None
     if method in ("awq", "gptq", "auto-round", "bitsandbytes", "int"):
-        eight = bits == 8 or quantized.get("load_in_8bit") is True
-        return "int8" if eight else "int4"
+        if type(bits) is not int or bits not in (4, 8):
+            raise ConfigFileError(
+                f"quantization_config: {method} weights have 4 or 8 bits, here: {short_value(bits)}; give --weights"
+            )
+        return f"int{bits}"
     found = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4"}.get(method)
     if found is None:
         raise ConfigFileError(
-            f"quantization_config: format {method or 'without quant_method'} is unknown; give --weights"
+            f"quantization_config: format {short_value(method) if method else 'without quant_method'} is unknown; give "
+            f"--weights"
         )
     return found
 
@@ -136,7 +195,7 @@ def _compressed(quantized: Mapping[str, Any]) -> tuple[str, object]:
         return "compressed-tensors without weights", None
     bits = weights.get("num_bits")
     if weights.get("type") == "float":
-        return ("fp8" if bits == 8 else "nvfp4"), bits
+        return {8: "fp8", 4: "nvfp4"}.get(bits if type(bits) is int else 0, f"float of {short_value(bits)} bits"), bits
     return "int", bits
 
 
@@ -161,9 +220,11 @@ class _Dimensions:
         value = self.config.get(name)
         if value is None:
             return otherwise
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_DIMENSION:
-            raise ConfigFileError(f"{name} is not a whole number up to {MAX_DIMENSION}")
-        return value
+        try:
+            BOUNDS.get(name, _SIZE).check(name, value)
+        except ValueError as error:
+            raise ConfigFileError(str(error)) from None
+        return int(value)
 
     def first(self, *names: str) -> int:
         """The first of several names for the same that is there."""

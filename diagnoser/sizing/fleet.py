@@ -27,9 +27,9 @@ class Fleet:
 
 
 def fleet(peak: float, usable: float, gpus_each: int, safety: float) -> Fleet:
-    """Instances that carry `peak` requests a second with `usable` each. The margin comes before rounding up: instances
-    are whole, and are not multiplied by a margin."""
-    return Fleet(math.ceil(peak * safety / usable - 1e-9), gpus_each)
+    """Instances that carry `peak` requests a second with `usable` each, at least one. The margin comes before rounding
+    up: instances are whole, and are not multiplied by a margin."""
+    return Fleet(max(1, math.ceil(peak * safety / usable - 1e-9)), gpus_each)
 
 
 HOURS_A_YEAR = 8760

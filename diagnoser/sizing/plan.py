@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from kvitals.diagnoser.sizing import memory
 from kvitals.diagnoser.sizing.estimate import REACHED, EngineSettings, Interval, default_settings, kv_room
@@ -13,6 +14,7 @@ from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, Precision,
 from kvitals.diagnoser.sizing.roofline import Machine, PeakShares
 from kvitals.diagnoser.sizing.workload import Workload
 from kvitals.rules.catalogue import Gpu, Model, prices_of
+from kvitals.series.bounds import Bound
 
 NONE_SERVES = "no layout serves this; with "
 
@@ -66,6 +68,49 @@ class Inputs:
     def settings(self) -> EngineSettings:
         """The engine's settings, as given or as it chooses them."""
         return self.engine or default_settings(self.gpu)
+
+
+_TOKENS = Bound(1, 1e9, "tokens")
+_RATE = Bound(1e-9, 1e12, "per second")
+_SHARE = Bound(0, 1)
+_WIDTH = Bound(0, 1e7, whole=True)
+_PARAMETERS = Bound(0, 1e15)
+INPUT_BOUNDS: dict[str, tuple[str, Bound]] = {
+    "workload.peak": ("peak requests", _RATE),
+    "workload.mean": ("mean requests", _RATE),
+    "workload.prompt.mean": ("mean prompt length", _TOKENS),
+    "workload.prompt.p95": ("p95 of the prompt length", _TOKENS),
+    "workload.prompt.p99": ("p99 of the prompt length", _TOKENS),
+    "workload.output.mean": ("mean output length", _TOKENS),
+    "workload.output.p95": ("p95 of the output length", _TOKENS),
+    "workload.output.p99": ("p99 of the output length", _TOKENS),
+    "workload.cached": ("prefix hits", _SHARE),
+    "measured.usable": ("usable requests", _RATE),
+    "measured.c_max": ("C_max", Bound(1e-9, 1e9, "requests")),
+    "measured.prefill": ("prefill rate", _RATE),
+    "measured.decode": ("decode rate", _RATE),
+    "safety": ("safety factor", Bound(1e-3, 1e3)),
+    "price": ("price", Bound(0, 1e6, "USD per GPU-hour")),
+    "network": ("network", Bound(1, 1e15, "bytes/s")),
+    "front_end": ("front end", Bound(0, 3600, "seconds")),
+    "least": ("requests to hold", Bound(1, 1e6, whole=True)),
+    "model.layers": ("layers", Bound(0, 1e4, whole=True)),
+    "model.window": ("window", Bound(0, 1e9, "tokens", whole=True)),
+    "model.query_heads": ("query heads", _WIDTH),
+    "model.kv_heads": ("KV heads", _WIDTH),
+    "model.head_dim": ("head size", _WIDTH),
+    "model.latent": ("latent size", _WIDTH),
+    "model.indexer": ("indexer", _WIDTH),
+    "model.hidden": ("hidden size", _WIDTH),
+    "model.vocab": ("vocabulary", Bound(0, 1e8, whole=True)),
+    "model.inner": ("feed-forward width", Bound(0, 1e9, whole=True)),
+    "model.experts": ("experts", Bound(0, 1e5, whole=True)),
+    "model.used": ("used experts", Bound(0, 1e5, whole=True)),
+    "model.parameters": ("parameters", _PARAMETERS),
+    "model.active": ("active parameters", _PARAMETERS),
+    "model.state": ("recurrent state", Bound(0, 1e15, "bytes")),
+}
+"""Every number that a sizing takes, by its place in Inputs: its name and its range. None is not known, and passes."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +189,24 @@ def _reached(of: Inputs, layout: GpuLayout, case: int) -> Instance:
 def _cannot(of: Inputs) -> str:
     """What is missing or does not go, and what to give; empty where it can be sized."""
     model, layout = of.model, of.layout
+    for place, (name, bound) in INPUT_BOUNDS.items():
+        value = attrgetter(place)(of)
+        try:
+            if value is not None:
+                bound.check(name, value)
+        except ValueError as error:
+            return f"{model.name}: {error}"
     known = model.latent or (model.kv_heads and model.head_dim)
     wrong = (
         (not 0 <= of.workload.cached < 1, "some tokens of a prompt are always computed: hits must be below 100 %"),
         (min(of.reached.compute, of.reached.memory) <= 0, "a share of a peak must be above 0"),
         (not model.parameters or not model.active, "its parameters are unknown; give --dims parameters=N,active=N"),
         (model.active > model.parameters, "active parameters exceed all parameters: check active"),
+        (
+            0 < model.query_heads < model.kv_heads,
+            f"{model.kv_heads:,} KV heads for {model.query_heads:,} attention heads; there cannot be more",
+        ),
+        (model.used > max(model.experts, 1), "a token uses more experts than there are; check experts and used"),
         (not model.hidden, "its hidden size is unknown; give --dims hidden=N"),
         (not model.layers or min(model.full, model.sliding) < 0, "its layers do not add up; check layers and sliding"),
         (not known, "its KV heads are unknown; give --dims kv_heads=N,head_dim=N, or latent=N"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -49,7 +49,8 @@ class BailianLine(msgspec.Struct):
 
 
 class AiperfMeasure(msgspec.Struct):
-    value: float
+    value: Annotated[float, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+    unit: Literal["tokens"] = "tokens"
 
 
 class AiperfMetadata(msgspec.Struct):
@@ -186,11 +187,12 @@ def _dynamo(lines: Iterable[tuple[str, DynamoLine]]) -> Iterator[TraceRequest]:
 
 
 def _sglang(lines: Iterable[tuple[str, SglangLine]]) -> Iterator[TraceRequest]:
+    clock = IsoClock()
     for where, one in lines:
         if one.event != "request.finished" or one.out is None or one.out.meta_info.prompt_tokens is None:
             continue
         meta = one.out.meta_info
-        yield TraceRequest(iso_seconds(one.timestamp, where), meta.prompt_tokens or 0, meta.completion_tokens)
+        yield TraceRequest(clock.seconds(one.timestamp, where), meta.prompt_tokens or 0, meta.completion_tokens)
 
 
 def _prompts(lines: Iterable[tuple[str, PromptLine]]) -> Iterator[TraceRequest]:
@@ -200,18 +202,31 @@ def _prompts(lines: Iterable[tuple[str, PromptLine]]) -> Iterator[TraceRequest]:
         yield TraceRequest(one.timestamp, prompt.tokens, None, prompt.chain, one.session_id)
 
 
-def iso_seconds(text: str, where: str) -> float:
-    """Seconds since the epoch of `2023-11-16 18:15:46.6805900`, with any number of digits and UTC by default. Raises
-    TraceError."""
-    whole, _, rest = text.strip().partition(".")
-    digits = len(rest) - len(rest.lstrip("0123456789"))
-    fraction, zone = rest[:digits], rest[digits:]
-    try:
-        moment = datetime.fromisoformat(whole + zone.replace("Z", "+00:00"))
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return moment.timestamp() + (float("0." + fraction) if fraction else 0.0)
-    except (ValueError, OverflowError) as error:
-        raise TraceError(f"{where}: {text[:40]!r} is not a time such as 2023-11-16 18:15:46.68") from error
+class IsoClock:
+    """The dates of one file: all with a time zone, or all without and then in UTC."""
+
+    def __init__(self) -> None:
+        self._zoned: bool | None = None
+
+    def seconds(self, text: str, where: str) -> float:
+        """Seconds since the epoch of `2023-11-16 18:15:46.6805900`, with any number of digits. Raises TraceError."""
+        whole, _, rest = text.strip().partition(".")
+        digits = len(rest) - len(rest.lstrip("0123456789"))
+        fraction, zone = rest[:digits], rest[digits:]
+        try:
+            moment = datetime.fromisoformat(whole + zone.replace("Z", "+00:00"))
+            zoned = moment.tzinfo is not None
+            seconds = (moment if zoned else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError) as error:
+            raise TraceError(f"{where}: {text[:40]!r} is not a time such as 2023-11-16 18:15:46.68") from error
+        if self._zoned not in (None, zoned):
+            has, others = ("a", "no") if zoned else ("no", "a")
+            raise TraceError(
+                f"{where}: {text[:40]!r} has {has} time zone, the times before it have {others} time zone: write all "
+                f"of them alike"
+            )
+        self._zoned = zoned
+        return seconds + (float("0." + fraction) if fraction else 0.0)
 
 
 LINE_FORMATS: tuple[LineFormat[Any], ...] = (

@@ -5,17 +5,25 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from kvitals.kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, Ints, in_order
+from kvitals.kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, Floats, Ints, in_order
 
 MAX_REQUESTS = 10_000_000
 MAX_REFERENCES = 200_000_000
 MAX_TOKENS = 1 << 40
 MAX_BLOCK_SIZE = 1 << 16
+DAY_SECONDS = 86400.0
+BOUNDS = {
+    "arrival time": (0.0, 1e20, ""),
+    "prompt length": (0, MAX_TOKENS, " tokens"),
+    "output length": (0, MAX_TOKENS, " tokens"),
+    "block size": (1, MAX_BLOCK_SIZE, " tokens"),
+    "time since the first request": (0, 731, " days"),
+}
+"""Every number that a trace states: the least, the most and the unit. An arrival time is in the unit of its format."""
 AGREEMENT = 0.9
 """Share of requests that must have as many ids as blocks before a block size is inferred."""
 WITHOUT_IDS = 16
@@ -47,7 +55,7 @@ class TraceFacts:
     """How a trace was read. format: its name. time_unit: of the file. block_size: tokens a block, None without ids;
     block_size_from: `ids against lengths`, `the file`, `--block-size` or `the format`. agreement: the share of requests
     that have as many ids as their length has blocks of that size. estimated_tokens: lengths come from text, not from a
-    tokenizer."""
+    tokenizer. backwards: requests that are earlier than the request before them in the file."""
 
     format: str
     time_unit: TimeUnit
@@ -56,12 +64,15 @@ class TraceFacts:
     agreement: float | None
     sessions: int
     estimated_tokens: bool
+    backwards: int = 0
 
     @property
     def sentence(self) -> str:
         """The same for a reader."""
         times = "no arrival times: requests keep the order of the file"
         parts = [f"{self.format} trace", times if self.time_unit == "none" else f"times in {self.time_unit}"]
+        if self.backwards:
+            parts.append(f"sorted by time, out of order in the file: {self.backwards:,}")
         if self.block_size is None:
             parts.append("no prefix ids: arrivals and lengths only")
         else:
@@ -119,15 +130,10 @@ class TraceCollector:
 
     def add(self, request: TraceRequest) -> None:
         """Add one request. Raises TraceError."""
+        self._check(request)
         if request.time is not None:
-            if not (isfinite(request.time) and abs(request.time) <= 1e20):
-                raise TraceError(f"{self._name}: request {len(self) + 1} has an unusable time {request.time}")
             self._timed += 1
             self._fractions += request.time % 1 != 0
-        if not 0 <= request.tokens <= MAX_TOKENS:
-            raise TraceError(
-                f"{self._name}: request {len(self) + 1} has an impossible length of {request.tokens} tokens"
-            )
         self._times.append(0.0 if request.time is None else request.time)
         output = UNKNOWN if request.output is None else request.output
         session = UNKNOWN
@@ -144,6 +150,13 @@ class TraceCollector:
                 " split the file"
             )
 
+    def _check(self, request: TraceRequest) -> None:
+        """Raises TraceError for a number of a request that is out of bounds."""
+        values = (request.time, request.tokens, request.output, request.block_size)
+        for name, value in zip(BOUNDS, values, strict=False):
+            if value is not None and (problem := out_of_bounds(name, value)):
+                raise TraceError(f"{self._name}: request {len(self) + 1}: {problem}")
+
     def _extend(self, chain: Sequence[int]) -> None:
         held = len(self._block)
         try:
@@ -159,13 +172,15 @@ class TraceCollector:
         if not len(self):
             raise TraceError(f"{self._name}: no requests in it")
         unit = self._unit(units)
+        times = np.frombuffer(self._times) * SECONDS[unit]
+        self._check_span(times, unit)
         tokens, output, session = np.array(self._counts, dtype=np.int64).reshape(-1, 3).T
         start = np.frombuffer(self._start, dtype=np.int64)
         block = np.frombuffer(self._block, dtype=np.int32 if self._block.typecode == "i" else np.int64)
         size, source, agreement = self._block_size(units, block_size, tokens, np.diff(start))
         # Views of a single cell: a column that is the same for all requests takes no memory.
         columns: dict[str, Any] = dict.fromkeys(COLUMNS, np.broadcast_to(np.int64(UNKNOWN), len(tokens)))
-        columns |= {"time": np.frombuffer(self._times) * SECONDS[unit], "tokens": tokens, "output": output}
+        columns |= {"time": times, "tokens": tokens, "output": output}
         columns["source"] = np.broadcast_to(np.int64(SOURCES.index("trace")), len(tokens))
         if self._sessions:
             columns["session"] = session
@@ -177,12 +192,25 @@ class TraceCollector:
             agreement=agreement,
             sessions=len(self._sessions),
             estimated_tokens=units.estimated_tokens,
+            backwards=int((np.diff(times) < 0).sum()),
         )
         accesses = in_order(columns, start, cast(Ints, block), size or WITHOUT_IDS)
         return Trace(replace(accesses, observed=1.0, learned=facts.sentence), facts)
 
+    def _check_span(self, times: Floats, unit: TimeUnit) -> None:
+        """Raises TraceError where the last request is so late that one of the times is wrong."""
+        order = np.argsort(times, kind="stable")
+        name = "time since the first request"
+        if problem := out_of_bounds(name, (times[order[-1]] - times[order[0]]) / DAY_SECONDS):
+            after = int(order[int(np.diff(times[order]).argmax()) + 1]) + 1
+            raise TraceError(
+                f"{self._name}: request {after:,} follows the longest pause, and is the first of those that are too "
+                f"late: {problem}. Times are read as {unit}. Correct the times, or remove these requests"
+            )
+
     def _unit(self, units: TraceUnits) -> TimeUnit:
-        """Milliseconds with fractions in most lines are seconds: Mooncake's are whole."""
+        """Milliseconds with fractions in most lines are seconds: Mooncake's are whole. Raises TraceError for both
+        kinds in one file."""
         if not self._timed:
             return "none"
         if self._timed < len(self):
@@ -190,17 +218,22 @@ class TraceCollector:
                 f"{self._name}: {len(self) - self._timed:,} of {len(self):,} requests have no time; remove "
                 f"these requests, or remove the times of the others"
             )
-        return "s" if units.time_unit == "ms" and self._fractions * 2 > len(self) else units.time_unit
+        if units.time_unit != "ms" or not self._fractions:
+            return units.time_unit
+        if self._fractions * 2 <= len(self):
+            raise TraceError(
+                f"{self._name}: {self._fractions:,} of {len(self):,} times have a fraction, the others are whole: "
+                "kvitals reads whole times as ms and times with fractions as s, and a file must have one unit. Write "
+                "all times as whole ms"
+            )
+        return "s"
 
     def _block_size(
         self, units: TraceUnits, stated: int | None, tokens: Ints, ids: Ints
     ) -> tuple[int | None, str, float | None]:
         """The tokens of a block, where they are from, and the share of requests that agree."""
-        if stated is not None and not 1 <= stated <= MAX_BLOCK_SIZE:
-            raise TraceError(
-                f"{self._name}: blocks of {stated} tokens: a block has at least one token and at most "
-                f"{MAX_BLOCK_SIZE:,}"
-            )
+        if stated is not None and (problem := out_of_bounds("block size", stated)):
+            raise TraceError(f"{self._name}: --block-size: {problem}")
         if units.block_size is None:
             return None, "", None
         if not ids.any():
@@ -220,6 +253,12 @@ class TraceCollector:
                 f"requests); state it with --block-size TOKENS"
             )
         return size, "ids against lengths", share
+
+
+def out_of_bounds(name: str, value: float) -> str:
+    """What is wrong with a number of BOUNDS; empty where it is in its range."""
+    least, most, unit = BOUNDS[name]
+    return "" if least <= value <= most else f"{name} must be from {least:,g} to {most:,g}{unit}, not {value:,g}"
 
 
 def agreement_of(size: int, tokens: Ints, ids: Ints) -> float:

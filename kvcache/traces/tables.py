@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kvitals.kvcache.traces.json_lines import iso_seconds
+from kvitals.kvcache.traces.json_lines import IsoClock
 from kvitals.kvcache.traces.request import TraceError, TraceRequest, TraceUnits
 
 
@@ -30,10 +30,11 @@ class TableFormat:
         """Requests of the lines after the header. Raises TraceError."""
         time, tokens, output = (header.index(name) for name in self.marks)
         session = header.index(self.session) if self.session in header else None
+        clock = IsoClock()
         for where, line in lines:
             cells = split_cells(line, where)
             try:
-                when = iso_seconds(cells[time], where) if self.iso else float(cells[time])
+                when = clock.seconds(cells[time], where) if self.iso else float(cells[time])
                 name = cells[session] if session is not None else None
                 yield TraceRequest(when, int(cells[tokens]), int(cells[output]), (), name or None)
             except TraceError:

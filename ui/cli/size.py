@@ -388,7 +388,7 @@ def _model(args: argparse.Namespace, found: ObservedLoad) -> Model:
     """The model that is meant. Raises UsageError."""
     try:
         if args.model_config is not None:
-            base = config.read(args.model_config)
+            base = config.read(args.model_config, args.weights or "")
         elif name := args.model or ("" if args.dims else found.model):
             base = catalogue.model(name)
         elif args.dims:

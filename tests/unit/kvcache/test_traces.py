@@ -39,7 +39,10 @@ def test_lines_are_accesses_in_order_of_time(tmp_path: Path) -> None:
     assert accesses.output.tolist() == [7, 7, UNKNOWN]
     assert accesses.block_size == 512
     assert accesses.observed == 1.0
-    assert accesses.learned == "Mooncake trace; times in ms; blocks of 512 tokens, from ids against lengths"
+    assert accesses.learned == (
+        "Mooncake trace; times in ms; sorted by time, out of order in the file: 1; blocks of 512 tokens, from ids "
+        "against lengths"
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,7 +247,7 @@ def test_what_is_no_trace(tmp_path: Path) -> None:
         read_trace(tmp_path / "missing.jsonl")
     one = tmp_path / "one.jsonl"
     one.write_text(LINE % (1, 1))
-    with pytest.raises(TraceError, match="at least one"):
+    with pytest.raises(TraceError, match="block size must be from 1 to"):
         read_trace(one, 0)
     not_packed = tmp_path / "not.gz"
     not_packed.write_text("plain")
@@ -289,4 +292,36 @@ def test_a_load_of_kvitals_itself_is_read_as_the_recording_that_it_is_of(tmp_pat
     assert trace.accesses.time.tolist() == [0.0, 1.0] and trace.accesses.block.tolist() == [0, 1, 0, 2, 3]
     path.write_text('{"kvitals_load":1,"block_tokens":32}\n{"prompt_tokens":3}\n')
     with pytest.raises(TraceError, match="not a request of a kvitals load: no `at`"):
+        read_trace(path)
+
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+BURST = "Timestamp,Request tokens,Response tokens\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("t.jsonl", LINE % (1000, 1) + LINE % (7258118400000, 2), "request 2 .* from 0 to 731 days, not 84,006"),
+        ("t.jsonl", LINE % (1000, 1) * 3 + (LINE % (1, 2)).replace("1,", "0.1,", 1), "1 of 4 times have a fraction"),
+        ("t.csv", AZURE + "2023-11-16 18:00:00,5,-1\n", "request 1: output length must be from 0 .* tokens, not -1"),
+        ("t.csv", AZURE + f"2023-11-16 18:00:00,5,{10**30}\n", "request 1: output length must be"),
+        ("t.csv", AZURE + "2023-11-16 18:00:00,5,1\n2023-11-16 18:00:00Z,5,1\n", ":3: .* write all of them alike"),
+        ("t.csv", BURST + "-5,5,1\n", "request 1: arrival time must be from 0"),
+        ("t.csv", BURST + "nan,5,1\n", "request 1: arrival time must be from 0 .* not nan"),
+    ],
+)
+def test_a_number_out_of_bounds_is_named_with_its_range(tmp_path: Path, name: str, text: str, says: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(TraceError, match=says):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(("unit", "value"), [("seconds", "1000"), ("tokens", "-5"), ("tokens", "1e308")])
+def test_an_aiperf_length_is_in_tokens(tmp_path: Path, unit: str, value: str) -> None:
+    line = (SAMPLES / "aiperf.jsonl").read_text().splitlines()[1]
+    path = tmp_path / "t.jsonl"
+    path.write_text(line.replace('"value": 194, "unit": "tokens"', f'"value": {value}, "unit": "{unit}"'))
+    with pytest.raises(TraceError, match=r":1: .*output_sequence_length"):
         read_trace(path)

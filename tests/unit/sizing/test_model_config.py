@@ -196,8 +196,44 @@ def test_the_format_of_the_weights_is_the_published_one(quantized: Any, native: 
 
 
 def test_an_unknown_format_of_weights_is_refused() -> None:
-    with pytest.raises(ConfigFileError, match="quantization_config: format aqlm is unknown; give --weights"):
+    with pytest.raises(ConfigFileError, match="quantization_config: format 'aqlm' is unknown; give --weights"):
         config.model_of({**LLAMA_70B, "quantization_config": {"quant_method": "aqlm"}}, "x", "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"quantization_config": "fp8"}, "quantization_config 'fp8' is not an object"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 2}}, "gptq weights have 4 or 8 bits, here: 2"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": "8"}}, "here: '8'"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": -4}}, "here: -4"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "here: None"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "here: None"),
+        ({"torch_dtype": "float8_e9"}, "torch_dtype 'float8_e9' is unknown"),
+        ({"dtype": 16}, "dtype 16 is unknown"),
+        ({"num_key_value_heads": 128}, "num_key_value_heads is 128: it must divide num_attention_heads, which is 64"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is 3"),
+        ({"num_local_experts": 8}, "num_experts_per_tok is missing or 0: it must be from 1 to the 8 experts"),
+        ({"num_local_experts": 8, "num_experts_per_tok": 9}, "num_experts_per_tok is 9"),
+        (
+            {"num_local_experts": 10**6},
+            "num_local_experts must be .* 0 to 65,536 experts, not 1000000",
+        ),
+    ],
+)
+def test_a_value_that_contradicts_the_model_is_refused_with_its_key(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigFileError, match=says):
+        config.model_of({**LLAMA_70B, **changes}, "x", "")
+
+
+def test_what_is_not_used_of_a_config_is_stated() -> None:
+    model = config.model_of({**LLAMA_70B, "quantization_config": {"quant_method": "hqq"}}, "x", "", "fp8")
+    assert model.note == "--weights fp8 is used, quantization_config is not used: {'quant_method': 'hqq'}"
+    model = config.model_of({**LLAMA_70B, "torch_dtype": "float32"}, "x", "")
+    assert (model.native, model.note) == (
+        "bf16",
+        "torch_dtype float32 is not used: engines load these weights in 16 bits",
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,9 +242,9 @@ def test_an_unknown_format_of_weights_is_refused() -> None:
         ("[]", "does not contain an object"),
         ("{", "not a config.json"),
         ("{}", "num_hidden_layers is missing"),
-        (json.dumps({**LLAMA_70B, "num_hidden_layers": -1}), "not a whole number"),
-        (json.dumps({**LLAMA_70B, "hidden_size": 1e99}), "not a whole number"),
-        (json.dumps({**LLAMA_70B, "num_attention_heads": True}), "not a whole number"),
+        (json.dumps({**LLAMA_70B, "num_hidden_layers": -1}), "must be a whole number from"),
+        (json.dumps({**LLAMA_70B, "hidden_size": 1e99}), "must be a whole number from"),
+        (json.dumps({**LLAMA_70B, "num_attention_heads": True}), "must be a whole number from"),
         (json.dumps({**LLAMA_70B, "num_key_value_heads": 0}), "num_key_value_heads is missing or 0"),
         (json.dumps({**LLAMA_70B, "layer_types": ["mamba"] * 80}), "layer_types has mamba"),
         (json.dumps({**LLAMA_70B, "layer_types": ["mamba"] * 81}), "layer_types names 81 layers"),

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvitals.diagnoser.sizing.memory import precision
+from kvitals.diagnoser.sizing.plan import INPUT_BOUNDS, Inputs, SizingError, plan
+from kvitals.diagnoser.sizing.working import steps
+from kvitals.diagnoser.sizing.workload import Lengths, Workload
+from kvitals.rules import catalogue
 from kvitals.ui.cli.main import main
 from tests.unit.sizing.test_model_config import LLAMA_70B
 
@@ -199,6 +206,51 @@ def test_a_price_is_the_users_before_it_is_the_catalogues(capsys: pytest.Capture
     given = document(capsys, *LLAMA, *LOAD, "--config", str(path), "--price", "9")
     assert given["usd_per_hour"] == 9 * given["gpus"]
     assert "median of 6 in the catalogue" in line(document(capsys, *LLAMA, *LOAD), 12, "a GPU-hour")["how"]
+
+
+def mooncake(*requests: tuple[int, int, int]) -> str:
+    """Lines of a trace from arrival in ms, tokens of the prompt and of the answer."""
+    lines = ({"timestamp": at, "input_length": p, "output_length": o, "hash_ids": []} for at, p, o in requests)
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (mooncake((0, 0, 5), (70_000, 0, 5)), "all prompts have 0 tokens"),
+        (mooncake((0, 5, 0), (70_000, 5, 0)), "mean output length must be from 1 to 1e+09 tokens, not 0"),
+        (mooncake((0, 5, 5), (30, 5, 5)), "Times are read as ms"),
+        (mooncake((0, 5, 5), (70_000, 5, 5), (86_400_000 * 300, 5, 5)), "its longest pause is 7,200.0 h"),
+        (mooncake((0, 5, 5), (70_000, 5, 5), (7_258_118_400_000, 5, 5)), "from 0 to 731 days, not 84,006"),
+    ],
+)
+def test_numbers_of_a_trace_that_give_no_sizing_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, says: str
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(text)
+    code, _, err = run(capsys, *LLAMA, "--weights", "fp8", "--trace", str(path))
+    assert code == 2
+    assert says in " ".join(err.split())
+
+
+@pytest.mark.parametrize("place", INPUT_BOUNDS)
+@pytest.mark.parametrize("end", ["least", "most"])
+def test_every_number_is_sized_or_refused_up_to_the_ends_of_its_range(place: str, end: str) -> None:
+    """Without a division by zero or an overflow."""
+    lengths = Lengths(100, 200, 300)
+    load = Workload(3, 2, lengths, lengths, 0.1, 2.0, 0.2, "test")
+    gpu = catalogue.gpu("H100 SXM")
+    base = Inputs(load, catalogue.model("Llama 3.3 70B"), gpu, precision("fp8"), precision("bf16"), 1.2)
+    for value in (getattr(INPUT_BOUNDS[place][1], end), 0):
+        with contextlib.suppress(SizingError):
+            steps(plan(changed(base, place.split("."), value)))
+
+
+def changed(of: Any, place: list[str], value: float) -> Any:
+    """The same with another value at a place of nested fields."""
+    inner = value if len(place) == 1 else changed(getattr(of, place[0]), place[1:], value)
+    return replace(of, **{place[0]: inner})
 
 
 @pytest.mark.parametrize(
