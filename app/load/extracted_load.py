@@ -34,6 +34,10 @@ class NoLoadError(ValueError):
     """The recording has no load to extract; the message says what to record."""
 
 
+class BrokenLoadError(NoLoadError):
+    """A load file has a fault; the message names the file, the line, and what is wrong."""
+
+
 @dataclass(frozen=True)
 class LoadRequest:
     """One request. at: seconds after the first. blocks: equal numbers are equal prefixes. abort_after: seconds until

@@ -17,7 +17,7 @@ import msgspec
 from kvitals.agent.node import Node
 from kvitals.agent.records import ScrapeRecord, decode
 from kvitals.app.errors import NoEngineError
-from kvitals.app.load.extracted_load import ExtractedLoad, NoLoadError
+from kvitals.app.load.extracted_load import BrokenLoadError, ExtractedLoad, NoLoadError
 from kvitals.app.load.play import EngineAddress, LoadPlayer, PlayedLoad, PlayLimits, last_part
 from kvitals.app.load.recorded_incident import GateFigures, RecordedIncident, judge_incident, judged_figures, read_load
 from kvitals.app.pipeline import Setup
@@ -89,6 +89,8 @@ def incident_files(paths: Iterable[Path]) -> list[Path]:
     """The files that are named, and the recordings and loads of the directories that are. Raises NoLoadError."""
     files: list[Path] = []
     for path in paths:
+        if not path.exists():
+            raise NoLoadError(f"{path}: no such file or directory; name recordings or extracted loads")
         inside = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES) if path.is_dir() else [path]
         if not inside:
             raise NoLoadError(f"{path} has no file {' or '.join(SUFFIXES)}; name recordings or extracted loads")
@@ -104,10 +106,13 @@ def read_incident(path: Path, setup: Setup) -> RecordedIncident:
 
 
 def read_incidents(paths: Iterable[Path], setup: Setup) -> Iterator[RecordedIncident | GateAnswer]:
-    """Each incident that can be played, or the answer that states why it cannot."""
+    """Each incident that can be played, or the answer that states why it cannot. Raises BrokenLoadError for a load file
+    with a fault: its author wants to correct it before anything is played."""
     for path in paths:
         try:
             yield read_incident(path, setup)
+        except BrokenLoadError:
+            raise
         except (NoLoadError, CaptureError, RecordingError, PromQLError) as error:
             yield GateAnswer(path.name, "not judged", str(error))
 

@@ -5,23 +5,28 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from kvitals.agent.requests.store import MAX_RECORDS
-from kvitals.app.load.extracted_load import ExtractedLoad, LoadRequest, NoLoadError, PrefixSource, load_of_node
+from kvitals.app.load.extracted_load import BrokenLoadError, ExtractedLoad, LoadRequest, PrefixSource, load_of_node
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.recording import judge_recording, span_of, with_window
 from kvitals.rules.finding import Finding
 from kvitals.series.files import read_regular
 from kvitals.series.promql import evaluate_range, parse
+from kvitals.series.undecodable import UNDECODABLE
 
 MARGIN_SECONDS = 60.0
 MAX_LOAD_BYTES = 64 << 20
 _Tokens = Annotated[int, msgspec.Meta(ge=1, le=1 << 22)]
 _BlockTokens = Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
+_Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+_Block = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+T = TypeVar("T")
 HIT_TOKENS, QUERY_TOKENS = "kvitals_prefix_hit_tokens_total", "kvitals_prefix_query_tokens_total"
 
 
@@ -38,8 +43,8 @@ class GateFigures(msgspec.Struct, frozen=True):
 
     healthy: bool | None
     causes: list[GateCause] = []
-    hit_rate: float | None = None
-    ttft_p50: float | None = None
+    hit_rate: _Share | None = None
+    ttft_p50: _Seconds | None = None
 
     @property
     def first(self) -> str:
@@ -77,31 +82,51 @@ def judged_figures(path: Path, setup: Setup) -> tuple[Pipeline, GateFigures]:
 
 
 def read_load(path: Path) -> RecordedIncident:
-    """A load that `kvitals gate extract` wrote in kvitals' own format. Raises NoLoadError."""
+    """A load that `kvitals gate extract` wrote in kvitals' own format. Raises BrokenLoadError."""
     try:
-        head, *lines = read_regular(path, MAX_LOAD_BYTES).splitlines()
-        header = msgspec.json.decode(head, type=_Header)
-        rows = [msgspec.json.decode(line, type=_Row).request(header.block_tokens) for line in lines]
-    except (OSError, ValueError) as error:
-        raise NoLoadError(
-            f"{path} is not a kvitals load ({error}); write one with: kvitals gate extract FILE.kvcap --out FILE"
-        ) from error
-    if not 0 < len(rows) <= MAX_RECORDS:
-        raise NoLoadError(f"{path} has {len(rows)} requests; a load has from 1 to {MAX_RECORDS}")
-    requests = sorted(rows, key=lambda request: request.at)
+        lines = read_regular(path, MAX_LOAD_BYTES).splitlines()
+    except OSError as error:
+        raise BrokenLoadError(f"{path}: cannot be read: {error.strerror}. {_WRITE_ONE}") from error
+    if not lines or not 0 < len(lines) - 1 <= MAX_RECORDS:
+        raise BrokenLoadError(
+            f"{path}: {len(lines):,} lines; a load has a header and from 1 to {MAX_RECORDS:,} requests. {_WRITE_ONE}"
+        )
+    header = _decoded(lines[0], _Header, f"{path}:1")
+    requests = []
+    for number, line in enumerate(lines[1:], 2):
+        row = _decoded(line, _Row, f"{path}:{number}")
+        needed = -(-row.prompt_tokens // header.block_tokens)
+        if len(row.blocks) != needed:
+            raise BrokenLoadError(
+                f"{path}:{number}: {len(row.blocks)} blocks; {row.prompt_tokens} prompt tokens need {needed} blocks of "
+                f"{header.block_tokens} tokens. {_WRITE_ONE}"
+            )
+        requests.append(LoadRequest(**msgspec.structs.asdict(row)))
+    requests.sort(key=lambda request: request.at)
     load = ExtractedLoad(
         header.source, requests, header.block_tokens, header.prefixes, header.with_prefix, header.left_out, False
     )
     return RecordedIncident(path.name, load, header.figures)
 
 
+_WRITE_ONE = "Write a load with: kvitals gate extract FILE.kvcap --out FILE"
+
+
+def _decoded(line: bytes, type_: type[T], where: str) -> T:
+    """A line of a load. Raises BrokenLoadError."""
+    try:
+        return msgspec.json.decode(line, type=type_)
+    except UNDECODABLE as error:
+        raise BrokenLoadError(f"{where}: not a line of a kvitals load: {error}. {_WRITE_ONE}") from error
+
+
 class _Header(msgspec.Struct):
-    kvitals_load: int
+    kvitals_load: Literal[1]
     source: str
     block_tokens: _BlockTokens
     prefixes: PrefixSource
-    with_prefix: float = 0.0
-    left_out: int = 0
+    with_prefix: _Share = 0.0
+    left_out: _Count = 0
     figures: GateFigures | None = None
 
 
@@ -109,19 +134,12 @@ class _Row(msgspec.Struct):
     at: _Seconds
     prompt_tokens: _Tokens
     output_tokens: _Tokens
-    blocks: tuple[int, ...]
+    blocks: tuple[_Block, ...]
     tenant: str = ""
     session: str = ""
     adapter: str = ""
     abort_after: _Seconds | None = None
     estimated: bool = False
-
-    def request(self, block_tokens: int) -> LoadRequest:
-        """Raises ValueError where blocks and tokens do not agree."""
-        if len(self.blocks) != -(-self.prompt_tokens // block_tokens):
-            raise ValueError(f"{len(self.blocks)} blocks of {block_tokens} tokens for {self.prompt_tokens} tokens")
-        values: dict[str, Any] = msgspec.structs.asdict(self)
-        return LoadRequest(**values)
 
 
 def _cause(finding: Finding) -> GateCause:

@@ -96,7 +96,11 @@ def _add_play(actions: Any) -> None:
         "--concurrency", type=int, default=256, metavar="N", help="maximum number of concurrent requests (256)"
     )
     play.add_argument("--keep", type=Path, metavar="DIR", help="directory to keep the candidate's recordings in")
-    play.add_argument("--dry-run", action="store_true", help="print the requests without sending them")
+    play.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the requests without sending them",
+    )
     add_output_options(play, "the report of the gate")
     add_judging_options(play)
 
@@ -112,7 +116,8 @@ def _play(args: argparse.Namespace) -> int:
     for incident in incidents:
         stated.print(Text(_statement(incident, limits)))
     if args.dry_run:
-        return EXIT_HEALTHY
+        played = [isinstance(one, RecordedIncident) and not unplayable(one) for one in incidents]
+        return EXIT_HEALTHY if all(played) else EXIT_UNKNOWN
     report = asyncio.run(_report(incidents, url, args, limits, chosen, console))
     title = _title(report)
     emit(

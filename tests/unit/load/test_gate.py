@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -213,13 +214,49 @@ def test_an_extracted_load_states_the_verdict_and_reads_back(chosen: Setup, tmp_
     assert incident.figures is not None and incident.figures.hit_rate is not None
 
 
-def test_what_is_no_load_is_not_judged_with_its_reason(chosen: Setup, tmp_path: Path) -> None:
+def test_a_recording_without_a_load_is_not_judged_with_its_reason(chosen: Setup) -> None:
+    (answer,) = read_incidents([HEAVY_TENANT], chosen)
+    assert not isinstance(answer, RecordedIncident)
+    assert "a load needs 2" in answer.why
+
+
+HEADER = '{"kvitals_load":1,"source":"x","block_tokens":16,"prefixes":"unknown"}\n'
+ROW = '{"at":0,"prompt_tokens":20,"output_tokens":5,"blocks":[0,1]}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", ": 0 lines; a load has a header and from 1 to"),
+        (HEADER, ": 1 lines"),
+        ('{"kvitals_load": 1}\n' + ROW, ":1: not a line of a kvitals load: Object missing required field"),
+        (HEADER.replace(":1,", ":2,") + ROW, ":1: .*kvitals_load"),
+        (HEADER.replace('s":16', 's":0') + ROW, ":1: .*block_tokens"),
+        (HEADER + ROW + ROW.replace('"at":0', '"at":-1'), ":3: .*at"),
+        (HEADER + ROW.replace("[0,1]", "[0]"), ":2: 1 blocks; 20 prompt tokens need 2 blocks of 16 tokens"),
+        (HEADER + ROW.replace("[0,1]", "[0,-1]"), ":2: .*blocks"),
+        (HEADER + ROW.replace("[0,1]", "[" * 100_000), ":2: "),
+        (HEADER + ROW.replace('"at":0', '"at":1e400'), ":2: "),
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_a_load_file_with_a_fault_is_named_with_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, says: str, options: tuple[str, ...]
+) -> None:
     broken = tmp_path / "broken.jsonl"
-    broken.write_text('{"kvitals_load": 1}\n')
-    answers = list(read_incidents([broken, HEAVY_TENANT], chosen))
-    whys = [answer.why for answer in answers if not isinstance(answer, RecordedIncident)]
-    assert "is not a kvitals load" in whys[0]
-    assert "a load needs 2" in whys[1]
+    broken.write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        main(["gate", "--against", "http://127.0.0.1:9", str(TENANTS), str(broken), *options])
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out) == (2, "")
+    assert re.search(f"{broken.name}{says}", err)
+
+
+def test_a_dry_run_of_what_cannot_be_played_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["gate", "--against", "http://127.0.0.1:9", str(HEAVY_TENANT), "--dry-run"])
+    assert stop.value.code == 3
+    assert "not played: " in capsys.readouterr().out
 
 
 def test_a_dry_run_states_the_load_and_sends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
