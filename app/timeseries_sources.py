@@ -87,7 +87,8 @@ def of_server(
         found = _survey(server, since, end, first)
         served = ServedFamilies(server, dialect(server, found, setup))
         alerts = ServedFamilies(server, FamilyDialect(()))  # the server's own, which no dialect has other names for
-        yield TimeseriesSource(access.url, _asking(served, alerts), since, end, found.interval, first)
+        name = f"{access.url} ({server.left_out})" if server.left_out else access.url
+        yield TimeseriesSource(name, _asking(served, alerts), since, end, found.interval, first)
 
 
 def _survey(server: Prometheus, start: float, end: float, first: float) -> Survey:

@@ -58,6 +58,7 @@ from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import (
     Expr,
     PromQLError,
+    QueryLimitError,
     QueryLimits,
     Range,
     Selector,
@@ -401,7 +402,7 @@ class _Api:
             end = at - expr.selector.offset
             frames = source.select(expr.selector.all_matchers(), end - expr.range, end)
             if sum(frame.values.size for frame in frames) > limits.samples:
-                raise PromQLError(TOO_MANY)
+                raise QueryLimitError(TOO_MANY)
             return wire.matrix(wire.raw_samples(frames))
         if isinstance(expr, Subquery):
             raise PromQLError("a subquery is answered inside of a function only, as in max_over_time(...)")
@@ -545,7 +546,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except BodyError as error:
         return refusal(error.status, str(error), "timeout" if error.status == 408 else "bad_data")
     except PromQLError as error:  # of judging, which is done when findings are asked for
-        kind, message = "timeout", f"not judged this time: {error}"
+        kind = "timeout" if isinstance(error, QueryLimitError) else "execution"
+        message = f"not judged this time: {error}"
     except TimeoutError:
         kind, message = "timeout", "the agent was too busy to read its series; try again"
     except web.HTTPNotFound:

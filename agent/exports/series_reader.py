@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from kvitals.series.history.federated import FederatedReader, StoredPast
-from kvitals.series.promql import PromQLError
+from kvitals.series.promql import QueryLimitError
 from kvitals.series.promql.grid import QueryBudget
 from kvitals.series.types import Frame, Labels, Matcher, SeriesSource, SourceView, TooManyCellsError, views
 
@@ -69,7 +69,7 @@ class SeriesReader:
             try:
                 frame = view.frame(self._check, left)
             except TooManyCellsError:
-                raise PromQLError(TOO_MANY) from None
+                raise QueryLimitError(TOO_MANY) from None
             if frame is not None:
                 found.append(frame)
                 left = None if left is None else left - frame.values.size

@@ -99,8 +99,8 @@ class Collector:
                 self.pipeline.look(self._last, done)
 
     def document(self) -> Triage:
-        """The verdict on what was seen so far, at most the configured window of it, without history. Raises PromQLError
-        where the machine is too busy to judge."""
+        """The verdict on what was seen so far, at most the configured window of it, without history. Raises
+        QueryLimitError where the machine is too busy to judge."""
         seen = self._last - (self._started or self._last)
         fast = min(max(seen, INTERVAL_SECONDS), FAST_SECONDS)
         self.pipeline.observe(self._last, fast=fast, cold=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -17,15 +18,21 @@ from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.sources.engine_pages import read_pages, scalers
 from kvitals.diagnoser.sources.presence import Presence, presence
-from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess, PrometheusQuery, ServerError
+from kvitals.diagnoser.sources.prometheus import ONLY_OPTION, Prometheus, PrometheusAccess, PrometheusQuery, ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
-from kvitals.diagnoser.sources.served import Dialect, FamilyDialect, PlaceDialect, ServedFamilies
+from kvitals.diagnoser.sources.served import Dialect, FamilyDialect, PartDialect, Rows, ServedFamilies
 from kvitals.diagnoser.sources.survey import Survey, survey
 from kvitals.diagnoser.triage import triage
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import DocumentSource, SloInForce, Triage
 from kvitals.series.promql import Series
+from kvitals.series.types import Labels
 
+MAX_ENGINES = 2500
+"""Engines that are read at once: with all rules they take 0.9 GB."""
+PARTS = ("pool", "cluster", "node")
+"""Labels by which a server with more engines is read in part."""
+MAX_PARTS = 200
 _OBJECTIVES = [expression(f'{which} by (slo, source) (kvitals_slo_seconds{{class=""}})') for which in ("min", "max")]
 
 
@@ -52,8 +59,7 @@ def judge_server(
     """
     with Prometheus(access) as server, _without_collections():
         found = survey(server, at, window)
-        said_as = dialect(server, found, setup)
-        served = ServedFamilies(server, PlaceDialect(said_as, place) if place else said_as)
+        served = ServedFamilies(server, dialect(server, found, setup, place))
         signals = RemoteSignals(setup.knowledge, served, found.interval)
         judge = Judge(setup.knowledge, signals, setup.config.params)
         judgements = judge_with_past(judge, signals, found.span)
@@ -61,7 +67,8 @@ def judge_server(
         source = DocumentSource("prometheus", access.url)
         document = triage(judge, judgements, found.span, source, _slo(signals, setup, at), mutes(setup.config))
         document = with_engines(document, judge, judgements, found.span)
-        said = [f"the server warned: {warning}" for warning in server.warnings]
+        said = [server.left_out] if server.left_out else []
+        said += [f"the server warned: {warning}" for warning in server.warnings]
         engines = _engines(server, signals, found)
         whole = _with_warnings(document, said)
         return PrometheusVerdict(whole, found, server.asked, judging, server.waited, server.received, engines)
@@ -80,7 +87,9 @@ def look_at_server(access: PrometheusAccess, setup: Setup, at: float) -> tuple[S
     """What a server has, family by family and pool by pool. Raises ServerError."""
     with Prometheus(access) as server:
         found = survey(server, at)
-        signals = RemoteSignals(setup.knowledge, ServedFamilies(server, dialect(server, found, setup)), found.interval)
+        served = ServedFamilies(server, dialect(server, found, setup))
+        signals = RemoteSignals(setup.knowledge, served, found.interval)
+        found = replace(found, left_out=server.left_out)
         return found, presence(setup.knowledge, signals, found.span)
 
 
@@ -121,7 +130,61 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:
+def dialect(server: Prometheus, found: Survey, setup: Setup, place: Mapping[str, str] | None = None) -> Dialect:
+    """How the server names families, for at most MAX_ENGINES engines: those of the place and of the user's choice, or
+    else the largest part of them that is small enough; `server.left_out` states the rest. Raises ServerError."""
+    chosen = _whole_dialect(server, found, setup)
+    if place:
+        chosen = PartDialect(chosen, {label: (value,) for label, value in place.items()})
+    if server.access.only:
+        chosen = PartDialect(chosen, server.access.only, patterns=True)
+    engines = [labels for labels, _ in _entities(server, chosen, found.at)]
+    if not engines and server.access.only:
+        raise ServerError(f"no engine of this server has {_named(server.access.only)}; give another {ONLY_OPTION}")
+    if len(engines) <= MAX_ENGINES:
+        return chosen
+    counted = f"{len(engines):,} engines; at most {MAX_ENGINES:,} are read at once"
+    part = _part(engines)
+    if part is None:
+        raise ServerError(
+            f"{counted}, and no {', '.join(PARTS)} has so few: read a part with {ONLY_OPTION}. `*` is any text"
+        )
+    label, texts, count = part
+    chosen = PartDialect(chosen, {label: texts})
+    server.left_out = (
+        f"{counted}. Read: {count:,} of {_named({label: texts})}. Left out: {len(engines) - count:,} engines; read "
+        f"them with {ONLY_OPTION}"
+    )
+    return chosen
+
+
+def _entities(server: Prometheus, of: Dialect, at: float) -> Rows:
+    """The engines that a dialect reads."""
+    expr = expression(ENTITIES)
+    return ServedFamilies(server, of).instant([expr], at)[expr]
+
+
+def _part(engines: Sequence[Labels]) -> tuple[str, tuple[str, ...], int] | None:
+    """A label, values of it, and how many engines have one of these, or none, at most MAX_ENGINES; None: no such
+    part."""
+    for label in PARTS:
+        counts = Counter(labels.get(label, "") for labels in engines)
+        count = counts.pop("", 0)
+        texts: list[str] = []
+        for text, number in counts.most_common(MAX_PARTS):
+            if count + number <= MAX_ENGINES:
+                count, texts = count + number, [*texts, text]
+        if texts:
+            return label, tuple(texts), count
+    return None
+
+
+def _named(part: Mapping[str, Collection[str]]) -> str:
+    """A part in words, without most of a long list."""
+    return ", ".join(f"{label}={text}" for label, texts in part.items() for text in list(texts)[:10])
+
+
+def _whole_dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:
     if found.agents:
         return FamilyDialect(found.names, scalers(found.names))
 

@@ -13,7 +13,7 @@ import re
 import ssl
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +37,8 @@ MAX_BYTES = 256 * 2**20
 MAX_SERIES, MAX_STRINGS = 500_000, 10_000_000
 """Of one answer: 10,000 engines with fifty buckets each, 20 strings each. Decoded, a short series takes 700 bytes."""
 MAX_SERIES_IN_ALL = 10_000_000
-"""Of all answers to one client, which lives for one diagnosis."""
+MAX_BYTES_IN_ALL = 512 * 2**20
+"""Of all answers to one client, which lives for one diagnosis. A thousand engines take 30 MB."""
 
 GRACE_SECONDS = 5.0
 """Beyond the timeout, in which the server itself may report that it took too long."""
@@ -45,6 +46,7 @@ GRACE_SECONDS = 5.0
 STRETCH = 100
 """Series that are decoded without a look at the clock."""
 
+ONLY_OPTION = "--prometheus-only LABEL=PATTERN, such as pool=chat or engine='10.0.1.*'"
 MAX_HEADERS_BYTES = 64 * 1024
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110's tokens
 MAX_WARNINGS = 20
@@ -75,6 +77,7 @@ class PrometheusAccess:
     timeout: float = 30.0  # seconds for one question, until its answer is decoded
     concurrency: int = 4
     interval: float = 0.0  # seconds between two samples; 0: measured
+    only: Mapping[str, Collection[str]] = field(default_factory=dict)  # label -> patterns of the engines that are read
 
     def endpoint(self, path: str) -> str:
         """The URL of a path of the API. Raises ServerError for what is not a URL."""
@@ -191,6 +194,7 @@ class Prometheus:
     waited: float = 0.0  # seconds from the first question of each batch to its last answer
     received: int = 0  # bytes
     series: int = 0  # in the answers so far
+    left_out: str = ""  # what is not read of the server, and how to read it; empty: everything is read
     _runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     _session: aiohttp.ClientSession | None = None
 
@@ -297,6 +301,11 @@ class Prometheus:
                         raise ServerError(f"an answer of more than {MAX_BYTES >> 20} MB was not read", question=True)
                     pieces.append(piece)
                 self.received += size
+                if self.received > MAX_BYTES_IN_ALL:
+                    raise ServerError(
+                        f"{self.access.url} sent more than {MAX_BYTES_IN_ALL >> 20} MB for one diagnosis; "
+                        f"read a part of its engines with {ONLY_OPTION}"
+                    )
                 return answer.status, b"".join(pieces)
         except TimeoutError:
             raise ServerError(

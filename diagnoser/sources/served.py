@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery, PrometheusSeries, ServerError
-from kvitals.series.promql import Binary, Expr, Selector, Vector, evaluate
+from kvitals.series.promql import Binary, Expr, PromQLError, QueryLimitError, Selector, Vector, evaluate
 from kvitals.series.promql.check import type_of
 from kvitals.series.promql.nodes import Aggregate, Call, Range
 from kvitals.series.promql.rewrite import map_children
@@ -74,22 +74,21 @@ class FamilyDialect:
 
 
 @dataclass(frozen=True)
-class PlaceDialect:
-    """Another dialect, for the series of one place only. A series without a label of the place belongs to it: a node
-    has no label `pool`. place: label -> value, such as {"pool": "chat"}; values may come from outside."""
+class PartDialect:
+    """Another dialect, for a part of the series only. A series without a label of the part belongs to it: a node has no
+    label `pool`. part: label -> texts, any of which it may have, such as {"pool": ("chat",)}; `*` in a text stands for
+    any characters if `patterns`. Texts may come from outside."""
 
     whole: Dialect
-    place: Mapping[str, str]
+    part: Mapping[str, Collection[str]]
+    patterns: bool = False
 
     def translate(self, expr: Expr) -> Expr | None:
-        translated = self.whole.translate(expr)
-        return None if translated is None else with_matchers(translated, self._matchers)
+        return self.whole.translate(with_matchers(expr, self.matchers))
 
     def local(self, name: str) -> Rows | None:
         rows = self.whole.local(name)
-        if rows is None:
-            return None
-        return [row for row in rows if all(row[0].get(label, "") in ("", v) for label, v in self.place.items())]
+        return None if rows is None else [row for row in rows if all(m.matches(row[0]) for m in self.matchers)]
 
     def has(self, name: str) -> bool:
         return self.whole.has(name)
@@ -98,8 +97,14 @@ class PlaceDialect:
         return self.whole.why_not(metric)
 
     @property
-    def _matchers(self) -> tuple[Matcher, ...]:
-        return tuple(Matcher(label, MatchOp.RE, f"{literal(value)}|") for label, value in self.place.items())
+    def matchers(self) -> tuple[Matcher, ...]:
+        """What a series of the part matches, in the names of families."""
+        return tuple(
+            Matcher(label, MatchOp.RE, "|".join((*map(self._pattern, texts), ""))) for label, texts in self.part.items()
+        )
+
+    def _pattern(self, text: str) -> str:
+        return ".*".join(map(literal, text.split("*"))) if self.patterns else literal(text)
 
 
 class Snapshot:
@@ -215,7 +220,16 @@ class ServedFamilies:
         for node in plan.rest.walk():
             if isinstance(node, Selector) and node.name not in known:
                 known[node.name] = self.dialect.local(node.name) or []
-        result = evaluate(plan.rest, Snapshot(known), at)
+        try:
+            result = evaluate(plan.rest, Snapshot(known), at)
+        except QueryLimitError:
+            raise
+        except PromQLError as error:  # the expression was checked, so an answer is not what was asked for
+            why = (
+                f"the server's answers do not fit together, so it may not evaluate queries as Prometheus does: {error}"
+            )
+            self.failed |= dict.fromkeys(plan.parts, why)
+            return []
         return [(Labels(), result)] if isinstance(result, float) else list(result)
 
 

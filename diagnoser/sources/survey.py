@@ -43,6 +43,7 @@ class Survey:
     agents: bool
     cold: bool
     asked: float = 0.0  # the window that was asked for, seconds; 0: none was
+    left_out: str = ""  # engines that are not read, and how to read them
 
     @property
     def span(self) -> EvaluationSpan:

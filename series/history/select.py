@@ -17,7 +17,7 @@ from kvitals.series.history.codec import DamagedError, Ints
 from kvitals.series.history.downsample import visible
 from kvitals.series.history.schema import SEGMENT_BITS
 from kvitals.series.history.wal_codec import Ids
-from kvitals.series.promql import PromQLError
+from kvitals.series.promql import QueryLimitError
 from kvitals.series.row_blocks import Columns
 from kvitals.series.types import STALE, Floats, Frame, Labels, is_stale
 
@@ -174,7 +174,7 @@ class Looking:
                 self.check()
                 log.add(tick)
                 if self.held + log.cells > self.samples:
-                    raise PromQLError(TOO_MANY)
+                    raise QueryLimitError(TOO_MANY)
         except DamagedError:
             self.damaged += 1
             return
@@ -196,7 +196,7 @@ class Looking:
         times = np.concatenate([piece.times[rows] for piece, rows in shown])
         self.samples -= len(times) * len(series)
         if self.samples < 0:
-            raise PromQLError(TOO_MANY)
+            raise QueryLimitError(TOO_MANY)
         order = np.argsort(times, kind="stable")  # a piece may lie in a hole of another
         places = np.empty_like(order)
         places[order] = np.arange(len(order))

@@ -21,7 +21,7 @@ from kvitals.series.promql.nodes import (
     Unary,
 )
 from kvitals.series.promql.parse import parse
-from kvitals.series.promql.promql_error import PromQLError
+from kvitals.series.promql.promql_error import PromQLError, QueryLimitError
 from kvitals.series.promql.rewrite import Use, expand, inline, names, selectors, shift
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Moment",
     "NumberLiteral",
     "PromQLError",
+    "QueryLimitError",
     "QueryLimits",
     "Range",
     "Selector",

@@ -19,7 +19,7 @@ from kvitals.series.promql.grid import (
     without_names,
 )
 from kvitals.series.promql.nodes import ARITHMETIC, COMPARISONS, SET_OPERATORS, Binary, Matching
-from kvitals.series.promql.promql_error import PromQLError, shorten
+from kvitals.series.promql.promql_error import PromQLError, QueryLimitError, shorten
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels, LabelSets
 
 _ARITHMETIC: dict[str, Callable[[Floats, Floats], Floats]] = {
@@ -189,7 +189,7 @@ def _pairs(node: Binary, many: LabelSets, one: LabelSets, many_of: Ints, one_of:
         partners.setdefault(group, []).append(column)
     count = sum(len(partners.get(g, ())) for g in many_of.tolist())
     if count > 4 * budget.series:
-        raise PromQLError(f"{count} pairs of series match: match on more labels, in {shorten(node)}")
+        raise QueryLimitError(f"{count} pairs of series match: match on more labels, in {shorten(node)}")
     meeting = [(m, o) for m, g in enumerate(many_of.tolist()) for o in partners.get(g, ())]
     left = np.array([m for m, _ in meeting], dtype=np.int64)
     right = np.array([o for _, o in meeting], dtype=np.int64)

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kvitals.series.promql.promql_error import PromQLError
+from kvitals.series.promql.promql_error import PromQLError, QueryLimitError
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels, LabelSets
 
 Ints = npt.NDArray[np.int64]
@@ -72,13 +72,13 @@ class QueryBudget:
         """Spends `samples` and looks at the clock. Raises PromQLError when either has run out."""
         self.samples -= samples
         if self.samples < 0:
-            raise PromQLError(
+            raise QueryLimitError(
                 "the query touches too many samples: select fewer series, a shorter range or a longer step"
             )
         if time.monotonic() > self.deadline:
-            raise PromQLError("the query took too long: select fewer series, a shorter range or a longer step")
+            raise QueryLimitError("the query took too long: select fewer series, a shorter range or a longer step")
         if self.stopped is not None and self.stopped():
-            raise PromQLError("the query was cancelled: its client has gone")
+            raise QueryLimitError("the query was cancelled: its client has gone")
 
 
 class _Layouts:

@@ -15,6 +15,11 @@ class PromQLError(ValueError):
         self.offset = offset
 
 
+class QueryLimitError(PromQLError):
+    """A query that met a limit of time, series or samples. Any other PromQLError of a query that was parsed and checked
+    is about the series, or is a defect."""
+
+
 def shorten(text: object, limit: int = 120) -> str:
     """`text` on one line and cut, so that an error message stays readable."""
     line = " ".join(str(text).split())

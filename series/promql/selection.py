@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvitals.series.promql.grid import Grid, Ints, QueryBudget
-from kvitals.series.promql.promql_error import PromQLError
+from kvitals.series.promql.promql_error import QueryLimitError
 from kvitals.series.promql.windows import Result, SampleWindows
 from kvitals.series.types import (
     STALE,
@@ -56,7 +56,9 @@ def select(
             blocks.append(block)
     total = sum(len(b.labels) for b in blocks)
     if total > budget.series:
-        raise PromQLError(f"a selector finds {total} series, but only {budget.series} are allowed: add matchers to it")
+        raise QueryLimitError(
+            f"a selector finds {total} series, but only {budget.series} are allowed: add matchers to it"
+        )
     return blocks if len(blocks) < 2 else _unique(blocks, total)
 
 

@@ -17,7 +17,7 @@ from kvitals.diagnoser.review.assemble import NothingSeenError
 from kvitals.diagnoser.sources.prometheus import ServerError
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.schema import HistoryError
-from kvitals.series.promql import PromQLError
+from kvitals.series.promql import PromQLError, QueryLimitError
 from kvitals.series.recordings import CaptureError
 from kvitals.ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN
 
@@ -45,8 +45,14 @@ def _explained(error: Exception) -> tuple[str, int]:
         return str(error), EXIT_BAD_USE
     if isinstance(error, AgentError | ServerError | NoEngineError):
         return str(error), EXIT_UNKNOWN
-    if isinstance(error, PromQLError):  # the knowledge's own queries are right, so one met a limit
+    if isinstance(error, QueryLimitError):
         return f"not diagnosed, perhaps because the machine is too busy: {error}", EXIT_UNKNOWN
+    if isinstance(error, PromQLError):
+        return (
+            f"not diagnosed: an expression of the rules cannot be evaluated over these series: {error}. This is a "
+            f"defect of the rule or of kvitals: report it with the labels of these series",
+            EXIT_UNKNOWN,
+        )
     if isinstance(error, PermissionError):
         where = error.filename or error
         return f"{where}: permission denied; run as a user who may read it", EXIT_BAD_USE

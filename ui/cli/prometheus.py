@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from rich.text import Text
 
 from kvitals.app.errors import UsageError
 from kvitals.config import PrometheusTable
+from kvitals.config.checks import TEXT
+from kvitals.config.judging import ENTITY_LABELS
 from kvitals.rules.finding import Triage
 from kvitals.ui.cli.common import (
     configuration,
@@ -53,6 +56,13 @@ def add_options(parser: argparse.ArgumentParser, moments: str = "") -> None:
     group.add_argument("--prometheus-ca", type=Path, metavar="FILE", help="CA certificate of the server (PEM)")
     group.add_argument("--prometheus-cert", type=Path, metavar="FILE", help="our certificate (PEM)")
     group.add_argument("--prometheus-key", type=Path, metavar="FILE", help="its key (PEM)")
+    group.add_argument(
+        "--prometheus-only",
+        action="append",
+        default=[],
+        metavar="LABEL=PATTERN",
+        help="read only these engines, by cluster, pool, node or engine, such as pool=chat; * is any text; repeatable",
+    )
     group.add_argument("--prometheus-timeout", metavar="TIME", help="timeout of one query (30s)")
 
 
@@ -80,12 +90,26 @@ def access(args: argparse.Namespace) -> PrometheusAccess:
         cert_file=args.prometheus_cert or found.cert_file,
         key_file=args.prometheus_key or found.key_file,
         timeout=parse_duration(timeout, "--prometheus-timeout") if timeout else found.timeout,
+        only=_only(args.prometheus_only),
     )
     try:
         found.endpoint("query"), found.credentials(), found.tls()
     except ServerError as error:
         raise UsageError(str(error)) from error
     return found
+
+
+def _only(options: Sequence[str]) -> dict[str, list[str]]:
+    """Label -> patterns. Raises UsageError."""
+    only: dict[str, list[str]] = {}
+    for option in options:
+        label, equals, pattern = option.partition("=")
+        if label not in ENTITY_LABELS or not equals or not TEXT.fullmatch(pattern):
+            raise UsageError(
+                f"--prometheus-only {option}: write LABEL=PATTERN with {', '.join(ENTITY_LABELS)}, such as pool=chat"
+            )
+        only.setdefault(label, []).append(pattern)
+    return only
 
 
 def _configured(table: PrometheusTable) -> PrometheusAccess:
@@ -139,10 +163,17 @@ def check(args: argparse.Namespace) -> int:
 
     def show(console: Console) -> None:
         console.print(title)
+        if found.left_out:
+            print_hanging(Text(found.left_out, style="yellow"), console, 2)
         _show(there, console, verbose=args.verbose)
 
     def encode() -> str:
-        about = {"prometheus": args.prometheus, "agents": found.agents, "interval": found.interval}
+        about = {
+            "prometheus": args.prometheus,
+            "agents": found.agents,
+            "interval": found.interval,
+            "left_out": found.left_out,
+        }
         return json_text({**about, "pools": _pools(there), "absent": there.absent})
 
     emit(PrintedDocument(title, show, encode), args.output)

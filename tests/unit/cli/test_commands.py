@@ -21,7 +21,7 @@ from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.rules.finding import encode
 from kvitals.rules.loader import load
-from kvitals.series.promql import PromQLError
+from kvitals.series.promql import PromQLError, QueryLimitError
 from kvitals.ui.cli.compare import ROWS
 from kvitals.ui.cli.main import main
 from kvitals.ui.cli.render import spark
@@ -199,22 +199,40 @@ async def _busy(_: web.Request) -> web.Response:
 
 
 @pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            QueryLimitError("the query took too long: select fewer series"),
+            "kvitals: not diagnosed, perhaps because the machine is too busy: the query took too long: select fewer"
+            " series",
+        ),
+        (
+            PromQLError("vector cannot contain metrics with the same labelset"),
+            "kvitals: not diagnosed: an expression of the rules cannot be evaluated over these series: vector cannot"
+            " contain metrics with the same labelset. This is a defect of the rule or of kvitals: report it with the"
+            " labels of these series",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
     "arguments",
     [["triage", str(HEAVY_TENANT)], ["replay", str(HEAVY_TENANT)], ["compare", str(HEAVY_TENANT), str(HEAVY_TENANT)]],
 )
-def test_a_query_that_takes_too_long_is_a_message(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_query_that_cannot_be_answered_is_a_message_with_its_reason(
+    arguments: list[str],
+    error: PromQLError,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def observe(*_: object) -> None:
-        raise PromQLError("the query took too long: select fewer series")
+        raise error
 
     monkeypatch.setattr(Ahead, "observe_steps", observe)
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 3
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "kvitals: not diagnosed, perhaps because the machine is too busy: the query took too long: select fewer series"
-    )
+    assert capsys.readouterr().err.splitlines()[-1] == says
 
 
 async def test_a_look_that_can_not_be_answered_leaves_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:

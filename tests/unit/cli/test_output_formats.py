@@ -167,7 +167,7 @@ def test_what_a_prometheus_has_is_a_document_too(
 ) -> None:
     pool = Labels({"pool": "<chat>"})
     there = Presence({pool: 2}, {"kvitals_ttft_seconds": {pool: 1}}, {"kvitals_gpu_power_watts": ["GPU01"]})
-    survey = SimpleNamespace(agents=True, interval=15.0)
+    survey = SimpleNamespace(left_out="", agents=True, interval=15.0)
     monkeypatch.setattr(prometheus_fleet, "look_at_server", lambda *_: (survey, there))
     words = ("check", "--prometheus", "http://127.0.0.1:1")
     code, out = run(capsys, *words, "-o", "json")

@@ -21,7 +21,7 @@ from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, PrometheusQuery, PrometheusSeries, ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
-from kvitals.diagnoser.sources.served import FamilyDialect, PlaceDialect, ServedFamilies, focus_engines
+from kvitals.diagnoser.sources.served import FamilyDialect, PartDialect, ServedFamilies, focus_engines
 from kvitals.diagnoser.sources.survey import has_agents, last_scraped, survey
 from kvitals.diagnoser.triage import MAX_OF_A_RULE, MAX_UNKNOWN, triage
 from kvitals.rules.finding import DocumentSource
@@ -254,7 +254,7 @@ def test_of_many_engines_with_the_same_trouble_a_few_are_proven() -> None:
 )
 def test_a_place_from_outside_selects_that_place_alone(pool: str) -> None:
     """An alert's label is anybody's text: in a query it is a text, and never a pattern or a part of the query."""
-    narrow = PlaceDialect(FamilyDialect(()), {"pool": pool})
+    narrow = PartDialect(FamilyDialect(()), {"pool": (pool,)})
     asked = narrow.translate(parse("rate(kvitals_a_total[1m]) / on (engine) (kvitals_b offset 5m)"))
     again = parse(str(asked))
     assert again == asked
@@ -299,12 +299,12 @@ def test_a_pool_is_judged_as_within_the_fleet_and_no_other_engine_is_read() -> N
         server = Server(source)
         names = server.names(last - 900, last)
         source.selected.clear()
-        served = ServedFamilies(server, PlaceDialect(FamilyDialect(names), place))  # type: ignore[arg-type]
+        served = ServedFamilies(server, PartDialect(FamilyDialect(names), place))  # type: ignore[arg-type]
         signals = RemoteSignals(KNOWLEDGE, served, INTERVAL)
         return outcomes(judge_with_past(Judge(KNOWLEDGE, signals), signals, span))
 
     both, alone = TwoPools(window), TwoPools(window)
-    fleet, pool = judged(both, {}), judged(alone, {"pool": "chat"})
+    fleet, pool = judged(both, {}), judged(alone, {"pool": ("chat",)})
     assert {engine.partition("-")[0] for engine in both.selected} == {"chat", "code"}
     assert {engine.partition("-")[0] for engine in alone.selected} == {"chat"}
     engines = {key: outcome for key, outcome in pool.items() if "chat-" in key[1]}
