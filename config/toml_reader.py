@@ -21,6 +21,7 @@ from kvitals.config.notify import NotifyTable
 from kvitals.config.servers import OtlpOutTable, PrometheusTable, Remote
 from kvitals.config.targets import ROLES, TARGET_LABELS, Kubernetes, TargetTable
 from kvitals.config.toml_tables import AgentTable, Config, HistoryTable, NodeLabels, ReviewTable
+from kvitals.series.bounds import unbounded_numbers
 from kvitals.series.files import read_regular
 from kvitals.series.parse_errors import describe_parse_error
 
@@ -140,6 +141,9 @@ class _Reader:
 
     def config(self, data: Mapping[str, Any]) -> Config:
         self._unknown("", data, (*TABLES, *LISTS, "params"))
+        if numbers := [f"{place}: {problem}" for place, problem in unbounded_numbers(data)]:
+            self._problems += numbers
+            raise self._error()
         made: dict[str, Any] = {
             name: self._table(f"[{name}]", _listed(data[name]), kind) for name, kind in TABLES.items() if name in data
         }
@@ -148,8 +152,11 @@ class _Reader:
         self._check_names(made["request_logs"])
         made["params"] = self._params(data.get("params", {}))
         if self._problems:
-            raise ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in first_of(self._problems)))
+            raise self._error()
         return Config(**made, file=self._file)
+
+    def _error(self) -> ConfigError:
+        return ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in first_of(self._problems)))
 
     def _check_names(self, logs: Sequence[RequestLog]) -> None:
         names = [one.name for one in logs]
@@ -201,13 +208,10 @@ class _Reader:
 
     def _params(self, value: Any) -> dict[str, dict[str, float]]:
         try:
-            params = msgspec.convert(value, dict[str, dict[str, float]])
+            return msgspec.convert(value, dict[str, dict[str, float]])
         except msgspec.ValidationError:
             self._problems.append("[params] must hold tables of numbers, such as [params.KVC05]")
             return {}
-        for code, values in params.items():
-            self._problems += [f"[params.{code}].{k}: not a number" for k, v in values.items() if v != v]
-        return params
 
 
 def _read(file: Path) -> str:

@@ -7,7 +7,6 @@ test. A user's own directory may hold broken files: each is named and left out, 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from kvitals.rules.origins import PAGE, origins
 from kvitals.rules.shipped import YAML_LOADER, value_of
 from kvitals.rules.versions import in_range
 from kvitals.rules.yaml_scalars import check_scalars
+from kvitals.series.bounds import unbounded_numbers
 from kvitals.series.files import read_regular
 from kvitals.series.promql import Expr, PromQLError, expand, names, parse, selectors
 
@@ -219,15 +219,11 @@ def _check_overrides(found: Overrides, knowledge: Knowledge, file: YamlFile) -> 
     if rule is None:
         yield KnowledgeProblem(file.path, file.line("code"), f"no rule {found.code} exists for these parameters")
         return
-    for name, param in found.params.items():
+    for name in found.params:
         if name not in rule.params:
             has = ", ".join(rule.params) or "none"
             yield KnowledgeProblem(
                 file.path, file.line("params", name), f"{found.code} has no parameter `{name}` (it has: {has})"
-            )
-        elif not math.isfinite(param.default):
-            yield KnowledgeProblem(
-                file.path, file.line("params", name), f"`{name}` must be a number, not {param.default}"
             )
 
 
@@ -299,7 +295,10 @@ def read_yaml(path: Path, *, bounded: bool = True) -> YamlFile | KnowledgeProble
         return KnowledgeProblem(path, 0, f"not valid YAML: {error}")
     if not isinstance(data, dict) or node is None:
         return KnowledgeProblem(path, 1, "expected a mapping of keys to values")
-    return YamlFile(path, data, node)
+    file = YamlFile(path, data, node)
+    for place, problem in unbounded_numbers(data):
+        return KnowledgeProblem(path, file.line_of(f"$.{place}"), f"{place}: {problem}")
+    return file
 
 
 def _beyond_bounds(path: Path, text: str) -> KnowledgeProblem | None:

@@ -241,6 +241,21 @@ def test_a_scalar_without_a_value_is_named_and_hides_no_other_problem(
     assert len(mine) < len(str(path)) + 200
 
 
+@pytest.mark.parametrize(
+    ("number", "problem"),
+    [
+        (".nan", "nan is not finite: a number must be from -1e+15 to 1e+15"),
+        (".inf", "inf is not finite"),
+        ("-.inf", "-inf is not finite"),
+        ("1.0e+16", "1e+16: a number must be from"),
+        ("18446744073709551615", "a number of more than 15 digits"),
+    ],
+)
+def test_a_default_out_of_bounds_is_named_with_its_line(tmp_path: Path, number: str, problem: str) -> None:
+    path = own(tmp_path, GOOD.replace("default: 10,", f"default: {number},"))
+    assert the_problem(tmp_path, path).startswith(f"10: params.waiting.default: {problem}")
+
+
 def test_files_that_are_no_text_of_ours(tmp_path: Path) -> None:
     path = own(tmp_path, b"title: \xff\xfe")
     assert the_problem(tmp_path, path) == "not UTF-8 text"

@@ -14,17 +14,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kvitals.agent.target_sources import TargetFiles
 from kvitals.app.errors import NoEngineError, UsageError
 from kvitals.app.first_configuration import configuration_text, survey_machine
 from kvitals.app.history_recorder import history_file
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.live import Collector
-from kvitals.config import ConfigError, check_codes, find, load
+from kvitals.config import Config, ConfigError, check_codes, find, load
 from kvitals.config.checks import first_of
 from kvitals.diagnoser.inspect import inspect
 from kvitals.diagnoser.text import render
 from kvitals.rules.inspection import InspectedTarget
 from kvitals.rules.loader import load as load_knowledge
+from kvitals.rules.log_map import load_log_map
 from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
@@ -97,7 +99,8 @@ def check(args: argparse.Namespace) -> int:
     except ConfigError as error:
         raise UsageError(f"{path} is not valid\n{error}") from error
     known = load_knowledge(config.agent.rules)
-    problems = [*map(str, known.problems), *check_codes(config, {c: rule.params for c, rule in known.rules.items()})]
+    problems = [*_file_problems(config)] if args.offline else []  # the targets below show these problems otherwise
+    problems += [*map(str, known.problems), *check_codes(config, {c: rule.params for c, rule in known.rules.items()})]
     chosen = Setup(known, config, {}, config.agent.rules)
     console = answer_console()
     console.print(Text(f"{path}: valid" if not problems else f"{path}: valid, with problems", style="bold"))
@@ -108,6 +111,19 @@ def check(args: argparse.Namespace) -> int:
         return EXIT_FINDINGS if problems else EXIT_HEALTHY
     missing = asyncio.run(_targets(chosen, seconds, console))
     return EXIT_FINDINGS if problems else EXIT_UNKNOWN if missing else EXIT_HEALTHY
+
+
+def _file_problems(config: Config) -> Iterator[str]:
+    """What is wrong with the targets files and the maps of logs that a configuration names."""
+    files = TargetFiles(config.agent.targets_file)
+    files.look(at_once=True)
+    yield from files.problems
+    for log in config.request_logs:
+        try:
+            if log.mapping is not None:
+                load_log_map(log.mapping)
+        except ValueError as error:
+            yield f"[[request_log]] {log.name}: {error}"
 
 
 def _settings(chosen: Setup) -> Iterator[tuple[str, str]]:

@@ -178,3 +178,28 @@ def test_targets_are_what_they_are_or_unreachable(
     code, out, _ = run(capsys, "config", "check", "k.toml", "--for", "1s")
     assert code == 0
     assert out.splitlines()[-1] == "Every target answers."
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "says"),
+    [
+        ('[agent]\ntargets_file = "t.json"\n', {"t.json": "["}, "t.json: Expecting value: line 1 column 2"),
+        ('[agent]\ntargets_file = "t.txt"\n', {"t.txt": "http://a:1\nhttp://b:x\n"}, "t.txt: line 2: 'http://b:x'"),
+        ('[agent]\ntargets_file = "absent.txt"\n', {}, "absent.txt: cannot be read: No such file"),
+        (
+            '[[request_log]]\npath = "/x.log"\nmapping = "map.yaml"\n',
+            {"map.yaml": "a: 1\n"},
+            "[[request_log]] map: ",
+        ),
+    ],
+)
+def test_offline_a_broken_file_that_the_configuration_names_is_a_problem(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, files: dict[str, str], says: str
+) -> None:
+    path = tmp_path / "kvitals.toml"
+    path.write_text(text)
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    code, out, _ = run(capsys, "config", "check", str(path), "--offline")
+    assert code == 1
+    assert says in " ".join(out.split())

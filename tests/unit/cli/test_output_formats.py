@@ -176,6 +176,7 @@ def test_what_a_prometheus_has_is_a_document_too(
         "prometheus": "http://127.0.0.1:1",
         "agents": True,
         "interval": 15.0,
+        "left_out": "",
         "pools": [{"labels": {"pool": "<chat>"}, "engines": 2, "families": {"kvitals_ttft_seconds": 1}}],
         "absent": {"kvitals_gpu_power_watts": ["GPU01"]},
     }
