@@ -85,8 +85,13 @@ class WatchedTargets:
 
     def problems(self) -> list[str]:
         """For each target whose last scrape failed: its URL, why, and what to do."""
+        return [f"{url}: {message}" for url, message in self.failures.items()]
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """URLs of the targets whose last scrape failed -> why, and what to do."""
         last = {t.url: self._scraper.translator(key).status.last for key, t in self.tables.items()}
-        return [f"{url}: {outcome.message}" for url, outcome in last.items() if not outcome.ok]
+        return {url: outcome.message for url, outcome in last.items() if not outcome.ok}
 
     @property
     def no_engine(self) -> bool:

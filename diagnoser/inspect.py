@@ -87,6 +87,13 @@ class _Look:
         self._judge = judge
         self._span = span
         self._source: SeriesSource = judge.signals.source
+        self._known: dict[str, dict[Labels, float]] = {}
+        self._rows: dict[str, dict[str, list[tuple[Labels, float]]]] = {}  # name -> engine -> its series
+        self._conditions = {
+            code: parse(expand(rule.when, parameters(rule, judge.params.get(code))))
+            for code, rule in judge.knowledge.rules.items()
+            if rule.scope == "engine"
+        }
         self._reach = Reach(judge.knowledge, self._source, span)
 
     def target(self, entity: Labels) -> InspectedTarget:
@@ -126,7 +133,11 @@ class _Look:
         return sorted((Sense(x["sense"], x["state"], x.get("reason", "")) for x in found), key=lambda s: s.sense)
 
     def _values(self, query: str) -> dict[Labels, float]:
-        return by_entity(evaluate(parse(query), self._source, self._span.at), SCOPES["engine"])
+        """The values of all entities: a query is evaluated once, however many targets ask for it."""
+        if query not in self._known:
+            found = evaluate(parse(query), self._source, self._span.at)
+            self._known[query] = by_entity(found, SCOPES["engine"])
+        return self._known[query]
 
     def _labels(self, name: str, entity: Labels) -> list[Labels]:
         """The label sets of an entity's series that have a value now."""
@@ -178,11 +189,13 @@ class _Look:
 
     def _pairs(self, name: str, entity: Labels) -> list[tuple[Labels, float]]:
         """An entity's series of a name that have a value now, with it."""
-        found = evaluate(parse(name), self._source, self._span.at)
-        if isinstance(found, float):
-            return []
-        pairs = zip(found.labels, found.values, strict=True)
-        return [(labels, float(value)) for labels, value in pairs if entity.items() <= labels.items()]
+        if name not in self._rows:
+            found, rows = evaluate(parse(name), self._source, self._span.at), self._rows.setdefault(name, {})
+            for labels, value in () if isinstance(found, float) else zip(found.labels, found.values, strict=True):
+                rows.setdefault(labels.get("engine", ""), []).append((labels, float(value)))
+        rows = self._rows[name]
+        some = rows.get(entity["engine"], []) if "engine" in entity else [row for of in rows.values() for row in of]
+        return [row for row in some if entity.items() <= row[0].items()]
 
     def _problems(
         self, entity: Labels, system: EngineMap | None, info: Labels, up: bool, state: str
@@ -254,8 +267,7 @@ class _Look:
         """Each rule that applies to an entity: code, title, and what it lacks to be decided (may be empty)."""
         for rule in self._judge.knowledge.rules.values():
             if rule.scope == "engine" and not self._judge.not_applicable(rule, entity, self._span, idle=True):
-                values = parameters(rule, self._judge.params.get(rule.code))
-                lacking = self._reach.lacking(parse(expand(rule.when, values)), entity)
+                lacking = self._reach.lacking(self._conditions[rule.code], entity)
                 if not self._judge.need_not_tell(lacking, entity, self._span.at):
                     yield rule.code, rule.title, self._remedy(lacking)
 

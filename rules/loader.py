@@ -296,8 +296,8 @@ def read_yaml(path: Path, *, bounded: bool = True) -> YamlFile | KnowledgeProble
     if not isinstance(data, dict) or node is None:
         return KnowledgeProblem(path, 1, "expected a mapping of keys to values")
     file = YamlFile(path, data, node)
-    for place, problem in unbounded_numbers(data):
-        return KnowledgeProblem(path, file.line_of(f"$.{place}"), f"{place}: {problem}")
+    for place, out_of_bounds in unbounded_numbers(data):
+        return KnowledgeProblem(path, file.line_of(f"$.{place}"), f"{place}: {out_of_bounds}")
     return file
 
 

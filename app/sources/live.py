@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from kvitals.agent.records import ProbeRecord
 from kvitals.app.agent_client import (
@@ -19,12 +19,26 @@ from kvitals.app.agent_client import (
 )
 from kvitals.app.errors import NoEngineError
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup
+from kvitals.diagnoser.entities import ENTITIES, INFO
+from kvitals.rules.expressions import expression
 from kvitals.rules.finding import DocumentSource, Triage
-from kvitals.series.promql import PromQLError
+from kvitals.series.promql import PromQLError, evaluate_range
 from kvitals.series.recordings import Record
+from kvitals.series.types import Labels
 
 INTERVAL_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 4.0  # the evidence's course begins here: shorter windows say nothing
+
+
+class TargetIdentity(NamedTuple):
+    """What a target is, by its page; empty texts where the page does not show it."""
+
+    engine: str
+    system: str
+    kind: str
+    version: str
+    role: str
+    model: str
 
 
 class Collector:
@@ -64,6 +78,21 @@ class Collector:
     def complaints(self) -> list[str]:
         """For each target that can not be read, why and what to do."""
         return self.pipeline.node.watched.problems()
+
+    def failures(self) -> dict[str, str]:
+        """URLs of the targets that can not be read -> why and what to do."""
+        return self.pipeline.node.watched.failures
+
+    def identities(self) -> list[TargetIdentity]:
+        """What each target is whose last scrape was read, by its page. Two queries, however many targets there are."""
+        window, at = self.pipeline.node.window, self._last
+        up, info = (evaluate_range(expression(name), window, at, at, INTERVAL_SECONDS) for name in (ENTITIES, INFO))
+        known = {one.labels.get("engine", ""): one.labels for one in info}
+        engines = (one.labels.get("engine", "") for one in up if one.values.size and one.values[-1] == 1)
+        return [
+            TargetIdentity(engine, *(known.get(engine, Labels()).get(name, "") for name in TargetIdentity._fields[1:]))
+            for engine in sorted(engines)
+        ]
 
     async def collect(self, seconds: float, *, probe: bool = False) -> AsyncIterator[float]:
         """Scrape every second for `seconds`, yielding the seconds done. With `probe` a one-token request is sent.

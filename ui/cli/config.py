@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,10 @@ from kvitals.app.errors import NoEngineError, UsageError
 from kvitals.app.first_configuration import configuration_text, survey_machine
 from kvitals.app.history_recorder import history_file
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.live import Collector
+from kvitals.app.sources.live import Collector, TargetIdentity
 from kvitals.config import Config, ConfigError, check_codes, find, load
 from kvitals.config.checks import first_of
-from kvitals.diagnoser.inspect import inspect
 from kvitals.diagnoser.text import render
-from kvitals.rules.inspection import InspectedTarget
 from kvitals.rules.loader import load as load_knowledge
 from kvitals.rules.log_map import load_log_map
 from kvitals.ui.cli.common import (
@@ -41,6 +39,8 @@ from kvitals.ui.cli.common import (
 from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
 FILE = Path("kvitals.toml")
+MOST_URLS = 5
+"""Targets that are named with a reason why they cannot be read."""
 PAST_FIRST_SCRAPE = "2s"
 """How long targets are observed: two scrapes, so that a page is read and recognised."""
 
@@ -142,43 +142,51 @@ async def _targets(chosen: Setup, seconds: float, console: Console) -> bool:
     """Print what each target is. Returns whether any is missing."""
     try:
         async with Collector(chosen, []) as collector:
-            try:
-                with status_console().status("scraping"):
-                    async for _ in collector.collect(seconds):
-                        pass
-            except NoEngineError:  # each has its line below
-                pass
-            collector.document()
-            assert collector.pipeline.span is not None
-            inspection = inspect(collector.pipeline.judge, collector.pipeline.span, collector.pipeline.source)
-            return _print_targets(inspection.targets, collector.complaints(), collector.said, console)
+            with status_console().status(f"scraping {len(collector.targets):,} targets") as shown:
+                try:
+                    async for done in collector.collect(seconds):
+                        failed = len(collector.failures())
+                        shown.update(
+                            f"scraping {len(collector.targets):,} targets, {done:.0f} s: {failed:,} not readable"
+                        )
+                except NoEngineError:  # each has its line below
+                    pass
+            return _print_targets(collector, console)
     except ConfigError as error:
         console.print(Padding(Text(f"✗ {error}", style="yellow"), (0, 0, 0, 2)))
         return True
 
 
-def _print_targets(
-    targets: Sequence[InspectedTarget], complaints: Sequence[str], notes: Sequence[str], console: Console
-) -> bool:
-    up = [target for target in targets if target.up]
+def _print_targets(collector: Collector, console: Console) -> bool:
+    up, failures = collector.identities(), collector.failures()
     console.print(Text("targets", style="bold"))
     console.print(_grid((f"✓ {target.engine}", _what(target)) for target in up))
-    for complaint in first_of(complaints, "target"):
+    for complaint in first_of(list(_grouped(failures)), "reason"):
         console.print(Padding(Text(f"✗ {complaint}", style="red"), (0, 0, 0, 2)))
+    notes = [note for note in collector.said if not any(note.startswith(f"{url}: ") for url in failures)]
     for note in first_of(notes, "note"):
         console.print(Padding(Text(note, style="dim"), (0, 0, 0, 2)))
-    if complaints:
+    if failures:
         console.print(
-            Text(
-                f"{len(complaints)} of {len(complaints) + len(up)} targets are unreachable or not readable.", "bold red"
-            )
+            Text(f"{len(failures)} of {len(failures) + len(up)} targets are unreachable or not readable.", "bold red")
         )
     else:
         console.print(Text("Every target answers.", style="bold green"))
-    return bool(complaints)
+    return bool(failures)
 
 
-def _what(target: InspectedTarget) -> str:
+def _grouped(failures: Mapping[str, str]) -> Iterator[str]:
+    """A line for each reason, with the first targets that have it."""
+    by_reason: dict[str, list[str]] = {}
+    for url, why in failures.items():
+        by_reason.setdefault(why, []).append(url)
+    for why, urls in by_reason.items():
+        more = len(urls) - MOST_URLS
+        named = ", ".join(urls[:MOST_URLS]) + (f" and {more:,} more targets" if more > 0 else "")
+        yield f"{named}: {why}"
+
+
+def _what(target: TargetIdentity) -> str:
     if not target.system:
         return "not recognised: its page has no metric that kvitals knows; `kvitals check` shows more"
     version = f"{target.system} {target.version}".strip()
