@@ -13,7 +13,7 @@ from kvitals.kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, Floats
 
 MAX_REQUESTS = 10_000_000
 MAX_REFERENCES = 200_000_000
-MAX_TOKENS = 1 << 40
+MAX_TOKENS = 100_000_000
 MAX_BLOCK_SIZE = 1 << 16
 DAY_SECONDS = 86400.0
 BOUNDS = {
@@ -258,7 +258,7 @@ class TraceCollector:
 def out_of_bounds(name: str, value: float) -> str:
     """What is wrong with a number of BOUNDS; empty where it is in its range."""
     least, most, unit = BOUNDS[name]
-    return "" if least <= value <= most else f"{name} must be from {least:,g} to {most:,g}{unit}, not {value:,g}"
+    return "" if least <= value <= most else f"{name} must be from {least:,.15g} to {most:,.15g}{unit}, not {value:,g}"
 
 
 def agreement_of(size: int, tokens: Ints, ids: Ints) -> float:

@@ -305,6 +305,7 @@ BURST = "Timestamp,Request tokens,Response tokens\n"
         ("t.jsonl", LINE % (1000, 1) + LINE % (7258118400000, 2), "request 2 .* from 0 to 731 days, not 84,006"),
         ("t.jsonl", LINE % (1000, 1) * 3 + (LINE % (1, 2)).replace("1,", "0.1,", 1), "1 of 4 times have a fraction"),
         ("t.csv", AZURE + "2023-11-16 18:00:00,5,-1\n", "request 1: output length must be from 0 .* tokens, not -1"),
+        ("t.csv", AZURE + f"2023-11-16 18:00:00,{10**9},5\n", "prompt length .* to 100,000,000 tokens, not 1e.09"),
         ("t.csv", AZURE + f"2023-11-16 18:00:00,5,{10**30}\n", "request 1: output length must be"),
         ("t.csv", AZURE + "2023-11-16 18:00:00,5,1\n2023-11-16 18:00:00Z,5,1\n", ":3: .* write all of them alike"),
         ("t.csv", BURST + "-5,5,1\n", "request 1: arrival time must be from 0"),
