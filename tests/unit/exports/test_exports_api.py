@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvitals.agent.exports import api, series_reader
 from kvitals.agent.exports.browsers import is_cross_site
 from kvitals.agent.exports.host_names import allowed_hosts
-from kvitals.series.promql import PromQLError, QueryLimits
+from kvitals.series.promql import PromQLError, QueryLimitError, QueryLimits
 from kvitals.series.types import Frame, Labels, Matcher
 from tests.support.turns import watched_turns
 from tests.unit.exports.api_stage import FORM, NOW, WIDE, Client, data_of, error_of, serving, window
@@ -189,13 +189,19 @@ class TestTheRest:
             assert (await error_of(client, "findings"))[:2] == (503, "unavailable")
 
     @pytest.mark.parametrize("path", ["findings", "rules", "alerts"])
-    async def test_findings_that_can_not_be_judged_say_why(self, path: str) -> None:
+    @pytest.mark.parametrize(
+        ("error", "status", "kind"), [(QueryLimitError("x"), 503, "timeout"), (PromQLError("x"), 422, "execution")]
+    )
+    async def test_findings_that_can_not_be_judged_say_why(
+        self, path: str, error: PromQLError, status: int, kind: str
+    ) -> None:
+        """A limit may not be met the next time; series that do not fit an expression stay as they are."""
+
         def judge() -> Any:
-            raise PromQLError("the query took too long")
+            raise error
 
         async with serving(findings=judge, rules=judge) as client:
-            told = (503, "timeout", "not judged this time: the query took too long")
-            assert await error_of(client, path) == told
+            assert await error_of(client, path) == (status, kind, "not judged this time: x")
 
     async def test_metrics(self, client: Client) -> None:
         async with client.get("/metrics") as answer:
