@@ -5,6 +5,9 @@ Records are what a recording keeps and a replay ingests, so they hold what came 
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import get_args
+
 import msgspec
 
 from kvitals.agent.ledger.event import KvEventsRecord
@@ -230,3 +233,36 @@ def decode(recorded: Recorded) -> Record | None:
     except UNDECODABLE:
         return None
     return record if record.t == recorded.t else None
+
+
+COLLECTORS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Record))
+"""The collectors whose records this version reads."""
+MAX_UNDECODABLE = 100
+"""Pairs of a collector and a target, of which undecodable records are counted; those of all others count together."""
+MAX_NAME = 80
+"""Characters of a name in a record that cannot be decoded."""
+
+
+class RecordDecoder:
+    """Decodes the records of a recording, and counts those that it cannot decode."""
+
+    def __init__(self) -> None:
+        self.undecodable: Counter[tuple[str, str]] = Counter()
+        """By collector and target; empty names: all others."""
+        self.since = float("inf")
+        """The time of the earliest of them, seconds since the epoch."""
+
+    def decode(self, recorded: Recorded) -> Record | None:
+        """As the function does."""
+        record = decode(recorded)
+        if record is None:
+            key = recorded.sense[:MAX_NAME], recorded.target[:MAX_NAME]
+            known = key in self.undecodable or len(self.undecodable) < MAX_UNDECODABLE
+            self.undecodable[key if known else ("", "")] += 1
+            self.since = min(self.since, recorded.t)
+        return record
+
+    @property
+    def lost_known(self) -> bool:
+        """Whether a record of a collector of this version, or perhaps of one, could not be decoded."""
+        return any(not sense or sense in COLLECTORS for sense, _ in self.undecodable)

@@ -43,7 +43,7 @@ def replay_ledger(path: Path, setup: Setup | None = None) -> tuple[LedgerSide | 
     by the defaults. Raises CaptureError, ConfigError."""
     config, sources = (setup.config, setup.slo_sources) if setup is not None else (Config(), {})
     ended = ended_node(path, config, sources)
-    return ended.node.ledger, (f"damaged: {ended.damage}",) if ended.damage else ()
+    return ended.node.ledger, [loss.text for loss in ended.losses]
 
 
 async def of_engines(setup: Setup, urls: Sequence[str], seconds: float) -> CacheReport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvitals.agent.ledger.node_ledgers import LedgerSide
@@ -28,12 +28,13 @@ class LedgerError(Exception):
 class Lookups:
     """What to replay: accesses, what they are of, and the blocks that one node has today where that is known.
 
-    trace: how a trace file was read, None for the look-ups of engines."""
+    trace: how a trace file was read, None for the look-ups of engines. notes: what could not be read of a recording."""
 
     accesses: Accesses
     title: str
     today: int | None
     trace: TraceFacts | None = None
+    notes: Sequence[str] = ()
 
     @property
     def recorded_hit_rate(self) -> float | None:
@@ -61,7 +62,7 @@ def trace_lookups(path: Path, block_size: int | None) -> Lookups:
 
 def recorded_lookups(path: Path) -> Lookups:
     """Keep the ledger of a recording anew, to its end. Raises CaptureError, ConfigError, LedgerError."""
-    ledger, _ = replay_ledger(path)
+    ledger, notes = replay_ledger(path)
     if ledger is None:
         raise LedgerError(
             f"{path} has no KV events. Engines publish prefix ids with --kv-events-config (see `kvitals "
@@ -70,7 +71,7 @@ def recorded_lookups(path: Path) -> Lookups:
     lookups = ledger_lookups(ledger, str(path))
     if lookups is None:
         raise LedgerError(f"{path}: its KV events contain no lookup; record for longer, or while requests arrive")
-    return lookups
+    return replace(lookups, notes=notes)
 
 
 def ledger_lookups(ledger: LedgerSide, title: str) -> Lookups | None:

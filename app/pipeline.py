@@ -20,6 +20,7 @@ from kvitals.agent.node import Node
 from kvitals.agent.workers import Worker
 from kvitals.app.derived_metrics.operating_families import Operating
 from kvitals.app.last_cascade import with_last_cascade
+from kvitals.app.sources.losses import SourceLoss, brief_with_losses, with_losses
 from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.diagnoser.engine_rows import with_engines
@@ -87,6 +88,8 @@ class Pipeline:
     span: EvaluationSpan | None = None
     regime: Regime | None = None
     """Since when it has been as the last moment shows; None where that was not looked for or nothing changed."""
+    losses: Sequence[SourceLoss] = ()
+    """What could not be read of the source; each document states it."""
     judging: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while records are taken in and a moment is judged, in slices, on an event loop."""
     _document: Triage | None = None  # of `span`, made when first asked for
@@ -224,6 +227,8 @@ class Pipeline:
         """The document's verdict; the document itself is made when somebody asks for it."""
         if self.span is None or self._document is not None:
             return self.triage().verdict
+        if self.losses:
+            return self.brief(None).verdict
         return headline(self.judge, self.judgements, self.span, self._mutes())
 
     def brief(self, before: Brief | None) -> Brief:
@@ -232,7 +237,8 @@ class Pipeline:
         if self.span is None:
             raise RuntimeError("observe() comes first")
         open_ = before.open if before is not None else ()
-        return brief(self.judge, self.judgements, self.span, self._mutes(), open_)
+        made = brief(self.judge, self.judgements, self.span, self._mutes(), open_)
+        return brief_with_losses(made, self.losses, self.span.start, self.span.at)
 
     def true_findings(self, known: Container[str] = ()) -> dict[str, Finding | None]:
         """The findings of the document that are true, muted ones included, by episode; the document is not made for
@@ -244,6 +250,7 @@ class Pipeline:
         document = with_engines(document, self.judge, self.judgements, span)
         document = self.replays.told(document, self.setup.knowledge)
         document = msgspec.structs.replace(document, regime=self.regime)
+        document = with_losses(document, self.losses)
         ledger = self.node.ledger
         return document if ledger is None else with_last_cascade(document, ledger.cascades.report())
 

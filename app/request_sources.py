@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -45,6 +45,7 @@ class RequestAnswer:
     requests: list[NamedRequest]
     tails: list[TailReport]
     tenant_names: dict[str, str]  # what stands for a tenant -> its name, where it may be told
+    notes: Sequence[str] = ()  # what could not be read of a recording
 
 
 def of_agent(url: str, asked: RequestQuery) -> RequestAnswer:
@@ -66,7 +67,8 @@ def of_client(client: AgentClient, asked: RequestQuery) -> RequestAnswer:
 
 def of_recording(path: Path, asked: RequestQuery, config: Config) -> RequestAnswer:
     """Stitch the requests of a recording anew, to its end. Raises CaptureError, ConfigError."""
-    return of_node(ended_node(path, config).node, asked)
+    ended = ended_node(path, config)
+    return replace(of_node(ended.node, asked), notes=[loss.text for loss in ended.losses])
 
 
 def flame_of_agent(url: str) -> FirstTokenFlame:
@@ -76,11 +78,15 @@ def flame_of_agent(url: str) -> FirstTokenFlame:
     return first_token_flame(records, min(ends, default=0.0), max(ends, default=0.0))
 
 
-def flames_of_recording(path: Path, config: Config, windows: Sequence[tuple[float, float]]) -> list[FirstTokenFlame]:
-    """The same of the requests of a recording that ended within each of some windows, seconds since the epoch. Of more
-    than `store.MAX_RECORDS` requests those that ended last. Raises CaptureError, ConfigError."""
-    records = list(ended_node(path, config).node.requests.store.newest(MAX_RECORDS))
-    return [first_token_flame(records, start, end) for start, end in windows]
+def flames_of_recording(
+    path: Path, config: Config, windows: Sequence[tuple[float, float]]
+) -> tuple[list[FirstTokenFlame], Sequence[str]]:
+    """The same of the requests of a recording that ended within each of some windows, seconds since the epoch, and what
+    could not be read of it. Of more than `store.MAX_RECORDS` requests those that ended last. Raises CaptureError,
+    ConfigError."""
+    ended = ended_node(path, config)
+    records = list(ended.node.requests.store.newest(MAX_RECORDS))
+    return [first_token_flame(records, start, end) for start, end in windows], [loss.text for loss in ended.losses]
 
 
 def of_node(node: Node, asked: RequestQuery) -> RequestAnswer:

@@ -14,9 +14,9 @@ from rich.console import Console
 from kvitals.agent.connections import GuardedRunner, GuardedSite, effective
 from kvitals.agent.exports.host_names import refuse_others
 from kvitals.agent.listeners import LISTENERS
-from kvitals.agent.records import ScrapeRecord, decode
-from kvitals.app.sources.recording import RecordingError
-from kvitals.series.recordings import CaptureReader
+from kvitals.agent.records import ScrapeRecord
+from kvitals.app.sources.losses import SourceLoss
+from kvitals.app.sources.recording_reader import RecordingError, open_recording
 
 HOST = "127.0.0.1"
 
@@ -26,7 +26,9 @@ async def serve(path: Path, first_port: int, console: Console) -> None:
 
     Raises CaptureError, and RecordingError where there is nothing to serve or no port to serve it on.
     """
-    pages = read_pages(path)
+    pages, losses = read_pages(path)
+    for loss in losses:
+        console.print(f"{path.name}: {loss.text}", style="yellow")
     if not pages:
         raise RecordingError(f"{path.name} has no metrics page to serve")
     begun = time.time()
@@ -47,17 +49,16 @@ async def serve(path: Path, first_port: int, console: Console) -> None:
         await asyncio.Event().wait()
 
 
-def read_pages(path: Path) -> dict[str, tuple[list[float], list[ScrapeRecord]]]:
-    """The scrapes of a recording by target, as times and records in order."""
+def read_pages(path: Path) -> tuple[dict[str, tuple[list[float], list[ScrapeRecord]]], tuple[SourceLoss, ...]]:
+    """The scrapes of a recording by target, as times and records in order, and what could not be read."""
     pages: dict[str, tuple[list[float], list[ScrapeRecord]]] = {}
-    with CaptureReader.open(path) as reader:
-        for raw in reader:
-            record = decode(raw)
+    with open_recording(path) as reader:
+        for record in reader.decoded():
             if isinstance(record, ScrapeRecord):
                 times, records = pages.setdefault(record.target, ([], []))
                 times.append(record.t)
                 records.append(record)
-    return pages
+    return pages, reader.losses()
 
 
 def _app(times: list[float], records: list[ScrapeRecord], shift: float) -> web.Application:

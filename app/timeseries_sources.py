@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from kvitals.app.derived_metrics.operating_families import LOOK_SECONDS, ask_source
-from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.app.pipeline import Setup
 from kvitals.app.sources.prometheus_fleet import dialect
-from kvitals.app.sources.recording import RecordingError, span_of, with_window
+from kvitals.app.sources.recording import RecordingError, recorded_pipeline
+from kvitals.app.sources.recording_reader import open_recording, read_span
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess
 from kvitals.diagnoser.sources.served import FamilyDialect, ServedFamilies
 from kvitals.diagnoser.sources.survey import NothingScrapedError, Survey, last_scraped, survey
 from kvitals.diagnoser.steps import Ask, row_gap
-from kvitals.rules.finding import DocumentSource
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.promql import Expr, Series, selectors
-from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import Labels, SeriesSource
 
 DAY_SECONDS = 86400.0
@@ -32,7 +31,7 @@ ALERTS = "ALERTS"
 @dataclass(frozen=True)
 class TimeseriesSource:
     """What can be asked about a time. name: for people. start, end: seconds since the epoch. gap: between two rows.
-    first: before it there is nothing."""
+    first: before it there is nothing. notes: what could not be read of it."""
 
     name: str
     ask: Ask
@@ -40,6 +39,7 @@ class TimeseriesSource:
     end: float
     gap: float
     first: float = float("-inf")
+    notes: Sequence[str] = ()
 
 
 @contextmanager
@@ -62,14 +62,16 @@ def of_history(path: Path, start: float | None, end: float | None) -> Iterator[T
 @contextmanager
 def of_recording(path: Path, setup: Setup) -> Iterator[TimeseriesSource]:
     """A recording, whole. Raises CaptureError, RecordingError."""
-    first, last = span_of(path)
-    pipeline = Pipeline(with_window(setup, last - first + LOOK_SECONDS), DocumentSource("capture", path.name))
-    with CaptureReader.open(path) as reader:
-        pipeline.node.expect(reader.header.meta)
+    span = read_span(path)
+    pipeline = recorded_pipeline(path, setup, span, span.last - span.first + LOOK_SECONDS)
+    with open_recording(path) as reader:
+        pipeline.node.expect(reader.meta)
         pipeline.ingest_recorded(reader)
+    window = pipeline.node.window
     yield TimeseriesSource(
-        f"recording, {path.name}", ask_source(pipeline.node.window), first, last, _gap(pipeline.node.window, last)
-    )
+        f"recording, {path.name}", ask_source(window), span.first, span.last, _gap(window, span.last),
+        notes=[loss.text for loss in span.losses],
+    )  # fmt: skip
 
 
 @contextmanager

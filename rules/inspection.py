@@ -112,7 +112,8 @@ class Inspection(Struct, frozen=True, kw_only=True):
     at: float
     targets: list[InspectedTarget]
     senses: list[Sense]
-    ok: bool | None  # False: some target has a defect; None: no target could be read
+    ok: bool | None  # False: some target has a defect; None: no target could be read, or not all of the source
+    warnings: list[str] = []  # what could not be read of the source
 
 
 def schema() -> dict[str, Any]:

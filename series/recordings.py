@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Literal, Self
 
 import msgspec
 import zstandard
@@ -78,6 +78,19 @@ class RecordingLimits:
     chunk: int = 64 << 20
     record: int = MAX_RECORD_BYTES
     total: int = 8 << 30
+
+
+DamageKind = Literal["unended", "cut", "corrupt", "miscounted", "continued"]
+"""No end mark behind whole chunks, cut off inside a chunk, bytes that are wrong, another number of records than the end
+mark states, data behind the end mark."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Why a reader did not read all that a recording had. text: one sentence for a person, without a full stop."""
+
+    kind: DamageKind
+    text: str
 
 
 class CaptureWriter:
@@ -179,9 +192,9 @@ class CaptureReader:
 
     with CaptureReader.open(path) as capture:
         for record in capture: ...
-        if capture.problem: print(capture.problem)     # "truncated: ..." or "corrupt: ..."
+        if capture.damage: print(capture.damage.text)
 
-    Damage ends the iteration after what is whole; `problem` then says why, and is None for a clean end.
+    Damage ends the iteration after what is whole; `damage` then states it, and is None for a clean end.
     Whatever looks like an attack (sizes over the limits) raises CaptureError.
     """
 
@@ -192,7 +205,7 @@ class CaptureReader:
         self._limits = limits or RecordingLimits()
         self._total = 0
         self._records = 0
-        self.problem: str | None = None
+        self.damage: Damage | None = None
         self.header = self._read_header()
 
     @classmethod
@@ -224,8 +237,8 @@ class CaptureReader:
         try:
             for raw in self._chunks():
                 yield from self._unpack(raw)
-        except _DamageError as damage:
-            self.problem = f"{damage} after {self._records} records"
+        except _DamageError as error:
+            self.damage = Damage(error.kind, f"the recording {error}")
 
     def _read_header(self) -> Header:
         """MAGIC to header JSON."""
@@ -233,75 +246,113 @@ class CaptureReader:
         if not magic:
             raise CaptureError(f"{self._name} is empty: was `kvitals record` ended before its first cycle?")
         if magic != MAGIC:
-            raise CaptureError(f"{self._name} is not a kvitals capture (.kvcap)")
+            raise CaptureError(f"{self._name} is not a kvitals recording (.kvcap)")
         try:
             major, _minor, length, crc = _PREAMBLE.unpack(self._exactly(_PREAMBLE.size))
             if major > MAJOR:
                 raise CaptureError(
-                    f"{self._name} has capture format {major}, but this kvitals reads formats up to {MAJOR}: "
+                    f"{self._name} has recording format {major}, but this kvitals reads formats up to {MAJOR}: "
                     "upgrade kvitals to read it"
                 )
             if major < 1:
-                raise _DamageError(f"corrupt: capture format {major} does not exist")
+                raise _DamageError("corrupt", f"format {major} does not exist")
             if length > MAX_HEADER_BYTES:
                 raise CaptureError(_too_large(f"the header of {self._name}", length, MAX_HEADER_BYTES))
             body = self._exactly(length)
             if zlib.crc32(body) != crc:
-                raise _DamageError("corrupt: the header fails its checksum")
+                raise _DamageError("corrupt", "its checksum does not match")
             return msgspec.json.decode(body, type=Header)
         except (_DamageError, *UNDECODABLE) as error:
-            raise CaptureError(f"{self._name} cannot be read, because its header is damaged ({error})") from error
+            why = "it is cut off" if isinstance(error, _DamageError) and error.kind == "cut" else error
+            raise CaptureError(
+                f"{self._name} cannot be read: its header is damaged ({why}). Copy the file again from where it was "
+                "recorded"
+            ) from error
 
     def _chunks(self) -> Iterator[bytes]:
         """Decompressed chunks up to the end mark. Raises _DamageError, or CaptureError at a limit."""
         while True:
             kind, packed, raw_length = self._read_frame()
             if kind == _END:
-                if packed != _U32.pack(self._records & _U32_MASK):
-                    raise _DamageError("corrupt: the end mark states another number of records")
-                if self._read(1):
-                    raise _DamageError("corrupt: more data follows the end mark")
+                self._check_end(packed)
                 return
             if kind == _CHUNK:
                 self._total += raw_length
                 if self._total > self._limits.total:
                     raise self._refusal("all records", self._total, self._limits.total)
-                yield _decompress(packed, raw_length)
+                raw, why = _decompress(packed, raw_length)
+                if why:
+                    raise self._corrupt(why)
+                yield raw
+
+    def _check_end(self, mark: bytes) -> None:
+        """Raises _DamageError where the end mark and what was read do not agree."""
+        if mark != _U32.pack(self._records & _U32_MASK):
+            stated = f"{_U32.unpack(mark)[0]} records" if len(mark) == _U32.size else "no number of records"
+            raise _DamageError(
+                "miscounted",
+                f"has {self._records} records, but its end mark states {stated}: a part is missing or extra",
+            )
+        if self._read(1):
+            raise _DamageError("continued", "continues after its end mark: the rest of the file was not read")
 
     def _read_frame(self) -> tuple[int, bytes, int]:
         """Kind, packed bytes, raw length."""
-        head = self._exactly(_FRAME.size)
+        first = self._read(1)
+        if not first:
+            raise _DamageError(
+                "unended",
+                "ends without its end mark, as when the recorder is killed: "
+                f"up to {CHUNK_SECONDS:.0f} s after its last record may be missing",
+            )
+        head = first + self._exactly(_FRAME.size - 1)
         kind, packed_length, raw_length, crc, head_crc = _FRAME.unpack(head)
         if zlib.crc32(head[: _FRAME_SIZES.size]) != head_crc:
-            raise _DamageError("corrupt: a chunk's head fails its checksum; nothing after it is read,")
+            raise self._corrupt("the head of a chunk does not match its checksum")
         largest = max(packed_length, raw_length)
         if largest > self._limits.chunk:
             raise self._refusal("a chunk", largest, self._limits.chunk)
         packed = self._exactly(packed_length)
         if zlib.crc32(packed) != crc:
-            raise _DamageError("corrupt: a chunk fails its checksum; nothing after it is read,")
+            raise self._corrupt("a chunk does not match its checksum")
         return kind, packed, raw_length
 
     def _unpack(self, raw: bytes) -> Iterator[Record]:
         view, at = memoryview(raw), 0
         while at < len(raw):
             if at + _U32.size > len(raw):
-                raise _DamageError("corrupt: a record is cut off inside its chunk")
+                raise self._corrupt("a record is cut off inside its chunk")
             (length,) = _U32.unpack_from(raw, at)
             at += _U32.size
             if length > self._limits.record:
                 raise self._refusal("a record", length, self._limits.record)
             if at + length > len(raw):
-                raise _DamageError("corrupt: a record is cut off inside its chunk")
-            record = _record(view[at : at + length])
+                raise self._corrupt("a record is cut off inside its chunk")
+            record = self._record(view[at : at + length])
             at += length
             self._records += 1
             yield record
 
+    def _record(self, packed: memoryview) -> Record:
+        try:
+            record = _DECODER.decode(packed)
+        except UNDECODABLE as error:
+            raise self._corrupt(f"a record cannot be decoded: {error}") from error
+        if not math.isfinite(record.t):
+            raise self._corrupt("a record has no usable time")
+        return record
+
+    def _corrupt(self, why: str) -> _DamageError:
+        return _DamageError("corrupt", f"is damaged after {self._records} records: {why}; nothing after them was read")
+
     def _exactly(self, size: int) -> bytes:
         data = self._read(size)
         if len(data) < size:
-            raise _DamageError("truncated: the recording was killed, or its copy is incomplete,")
+            raise _DamageError(
+                "cut",
+                f"is cut off inside a chunk after {self._records} records, as in an incomplete copy: "
+                "what follows them is missing",
+            )
         return data
 
     def _read(self, size: int) -> bytes:
@@ -316,6 +367,10 @@ class CaptureReader:
 
 class _DamageError(Exception):
     """What is wrong with the file from here on."""
+
+    def __init__(self, kind: DamageKind, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 def _too_large(what: str, size: int, limit: int) -> str:
@@ -344,27 +399,15 @@ def _compress(raw: bytes) -> bytes:
     return zstandard.ZstdCompressor(compression_params=parameters).compress(raw)
 
 
-def _decompress(packed: bytes, raw_length: int) -> bytes:
-    """Never more than `raw_length` bytes, whatever the zstd frame claims."""
+def _decompress(packed: bytes, raw_length: int) -> tuple[bytes, str]:
+    """A chunk, or why there is none. Never more than `raw_length` bytes, whatever the zstd frame claims."""
     try:
         decompressor = zstandard.ZstdDecompressor(max_window_size=1 << (_WINDOW_LOG + 1))
         with decompressor.stream_reader(packed) as stream:
             raw = stream.read(raw_length + 1)
     except zstandard.ZstdError as error:
-        raise _DamageError(f"corrupt: a chunk does not decompress ({error})") from error
-    if len(raw) != raw_length:
-        raise _DamageError("corrupt: a chunk does not have its stated size")
-    return raw
-
-
-def _record(packed: memoryview) -> Record:
-    try:
-        record = _DECODER.decode(packed)
-    except UNDECODABLE as error:
-        raise _DamageError(f"corrupt: a record cannot be decoded ({error})") from error
-    if not math.isfinite(record.t):
-        raise _DamageError("corrupt: a record without a usable time")
-    return record
+        return b"", f"a chunk cannot be decompressed: {error}"
+    return (raw, "") if len(raw) == raw_length else (b"", "a chunk does not have its stated size")
 
 
 _DECODER = msgspec.msgpack.Decoder(Record)

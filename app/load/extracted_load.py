@@ -76,7 +76,10 @@ class ExtractedLoad:
 
 def extract_load(path: Path, config: Config) -> ExtractedLoad:
     """The load of a recording. Raises NoLoadError, CaptureError, ConfigError."""
-    return load_of_node(path.name, ended_node(path, config).node)
+    ended = ended_node(path, config)
+    if lost := next((loss.text for loss in ended.losses if loss.hides), ""):
+        raise NoLoadError(f"{path.name} has no load that can be played: {lost}. Copy the file again from its origin")
+    return load_of_node(path.name, ended.node)
 
 
 def load_of_node(source: str, node: Node) -> ExtractedLoad:

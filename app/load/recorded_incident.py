@@ -62,8 +62,11 @@ class RecordedIncident:
 
 
 def judge_incident(path: Path, setup: Setup) -> RecordedIncident:
-    """The load and the verdict of a recording. Raises NoLoadError, CaptureError, RecordingError, ConfigError."""
+    """The load and the verdict of a recording. Raises NoLoadError, also where part of the recording cannot be read: its
+    load is another one. Raises CaptureError, RecordingError, ConfigError."""
     pipeline, figures = judged_figures(path, setup)
+    if lost := next((loss.text for loss in pipeline.losses if loss.hides), ""):
+        raise NoLoadError(f"{path.name} cannot be played: {lost}. Copy the file again from where it was recorded")
     return RecordedIncident(path.name, load_of_node(path.name, pipeline.node), figures)
 
 

@@ -21,7 +21,8 @@ from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup
 from kvitals.app.sources.live import INTERVAL_SECONDS, Collector
 from kvitals.app.sources.prometheus_fleet import judge_server
-from kvitals.app.sources.recording import MIN_GAP_SECONDS, RecordingError, replay_moments, span_of
+from kvitals.app.sources.recording import MIN_GAP_SECONDS, no_window, replay_moments
+from kvitals.app.sources.recording_reader import RecordingError, read_span
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess
 from kvitals.rules.finding import Triage
 from kvitals.rules.finding import encode as encode_document
@@ -162,9 +163,10 @@ class RecordedFleet:
 
     def __init__(self, path: Path, setup: Setup, at: float | None = None) -> None:
         """at: the moment to begin with, seconds since the epoch; None: the end. Raises CaptureError, RecordingError."""
-        self.first, self.last = span_of(path)
+        span = read_span(path)
+        self.first, self.last = span.first, span.last
         if self.last <= self.first:
-            raise RecordingError(f"{path.name} holds only one scrape: there is no window to evaluate")
+            raise RecordingError(no_window(path.name, span))
         self.name = path.name
         self.playing = False
         self._path, self._setup = path, setup

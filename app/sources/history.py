@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from kvitals.app.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
+from kvitals.app.sources.losses import SourceLoss
 from kvitals.app.sources.recording import Moments, RecordingError, RecordingVerdict, with_window
 from kvitals.diagnoser.judgement import Memory, seconds
 from kvitals.diagnoser.signals import EvaluationSpan
@@ -86,12 +87,20 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     for _ in pipeline.observe_all([EvaluationSpan(moment, fast, SLOW_SECONDS) for moment in before]):
         pass
     pipeline.observe(at, fast=fast, cold=at - span[0] < COLD_SECONDS)
-    said = []
+    pipeline.losses = _losses(reader, step, fast, asked)
+    return RecordingVerdict(pipeline, pipeline.triage())
+
+
+def _losses(reader: HistoryReader, step: float, fast: float, asked: float) -> list[SourceLoss]:
+    """What could not be read. fast, asked: seconds of the window that is used, and that was asked for."""
+    losses = []
     if fast > asked:
-        said.append(f"its rows at that time are {step:.0f} s apart, so {fast:.0f} s are used instead of {asked:.0f}")
+        apart = f"the rows of the history at that time are {step:.0f} s apart"
+        losses.append(SourceLoss(f"{apart}: the window is {fast:.0f} s, not {asked:.0f} s", hides=False))
     if reader.damaged:
-        said.append(f"{reader.damaged} parts of it are damaged and were left out")
-    return RecordingVerdict(pipeline, pipeline.triage(), "; ".join(said))
+        parts = "1 part" if reader.damaged == 1 else f"{reader.damaged} parts"
+        losses.append(SourceLoss(f"{parts} of the history cannot be read, because of damage to the file"))
+    return losses
 
 
 def _step(reader: HistoryReader, at: float, first: float) -> float:

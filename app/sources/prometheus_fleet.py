@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from kvitals.agent import objectives
 from kvitals.app.identity import KnownEngine, address, known_engine, without_rank
 from kvitals.app.pipeline import Setup, mutes
+from kvitals.app.sources.losses import SourceLoss, with_losses
 from kvitals.diagnoser.engine_rows import with_engines
 from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.evaluator import Judge
@@ -67,10 +66,10 @@ def judge_server(
         source = DocumentSource("prometheus", access.url)
         document = triage(judge, judgements, found.span, source, _slo(signals, setup, at), mutes(setup.config))
         document = with_engines(document, judge, judgements, found.span)
-        said = [server.left_out] if server.left_out else []
-        said += [f"the server warned: {warning}" for warning in server.warnings]
+        losses = [SourceLoss(server.left_out)] if server.left_out else []
+        losses += [SourceLoss(f"the server warned: {warning}") for warning in server.warnings]
         engines = _engines(server, signals, found)
-        whole = _with_warnings(document, said)
+        whole = with_losses(document, losses)
         return PrometheusVerdict(whole, found, server.asked, judging, server.waited, server.received, engines)
 
 
@@ -224,14 +223,3 @@ def _slo(signals: RemoteSignals, setup: Setup, at: float) -> list[SloInForce]:
     said = {(labels["slo"], value, labels["source"]) for rows in answers for labels, value in rows}
     general = objectives.general(setup.config, setup.slo_sources)
     return [SloInForce(*one) for one in sorted(said or {(g.name, g.seconds, g.source) for g in general})]
-
-
-def _with_warnings(document: Triage, said: list[str]) -> Triage:
-    """What a part of the series says is not what all of it would: no clean bill of health on it."""
-    if not said:
-        return document
-    coverage = msgspec.structs.replace(document.coverage, warnings=said)
-    if document.healthy is not True:
-        return msgspec.structs.replace(document, coverage=coverage)
-    verdict = "Unknown: the data that was read shows no problem, but the server's answers were incomplete."
-    return msgspec.structs.replace(document, coverage=coverage, healthy=None, verdict=verdict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,30 +11,28 @@ import msgspec
 
 from kvitals.agent.node import Node
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
+from kvitals.app.sources.losses import SourceLoss
+from kvitals.app.sources.recording_reader import MAX_SPAN_SECONDS as MAX_SPAN_SECONDS
+from kvitals.app.sources.recording_reader import RecordingError as RecordingError
+from kvitals.app.sources.recording_reader import RecordingSpan, open_recording, read_span
+from kvitals.app.sources.recording_reader import span_of as span_of
 from kvitals.config import Config, Seconds
 from kvitals.rules.finding import DocumentSource, Triage
-from kvitals.series.recordings import CaptureReader, Record
+from kvitals.series.recordings import Record
 
 LEAST_SECONDS = 1.0
 """Of a window that can be judged."""
 MIN_GAP_SECONDS = 0.5  # two cycles closer than this would be the same one
-MAX_SPAN_SECONDS = 25 * 3600.0
-"""Of the records of one recording: a moment is judged every 5 s, also in gaps, at 2 ms each."""
 AT_ONCE = 60
 """Moments whose signals are evaluated together."""
 
 
-class RecordingError(Exception):
-    """Nothing can be judged in this recording, and why."""
-
-
 @dataclass(frozen=True)
 class RecordingVerdict:
-    """What a recording says at one moment."""
+    """What a recording says at one moment. The document states what could not be read."""
 
     pipeline: Pipeline
     document: Triage
-    damage: str  # empty, or what is wrong with the file and that the rest was read
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class RecordingEnd:
     """A recording that was read to its end, with nothing left to settle."""
 
     node: Node
-    damage: str  # empty, or what is wrong with the file and that the rest was read
+    losses: tuple[SourceLoss, ...]  # what could not be read
 
 
 @dataclass(frozen=True)
@@ -58,44 +55,26 @@ class Moments:
 NOW = Moments()
 
 
-def span_of(path: Path) -> tuple[float, float]:
-    """First and last time of a recording. Every view of a recording begins here.
-
-    Raises CaptureError, and RecordingError where there is no record or they span more than `MAX_SPAN_SECONDS`.
-    """
-    first = last = None
-    earliest, latest = math.inf, -math.inf
-    with CaptureReader.open(path) as reader:
-        for record in reader:
-            first = record.t if first is None else first
-            last = record.t
-            earliest, latest = min(earliest, last), max(latest, last)
-            if latest - earliest > MAX_SPAN_SECONDS:
-                raise RecordingError(
-                    f"{path.name} spans more than {MAX_SPAN_SECONDS / 3600:.0f} h, the longest that kvitals "
-                    f"evaluates: record in parts (kvitals record --for 1d), and check the clock of the node "
-                    f"that recorded it"
-                )
-        damage = f": {reader.problem}" if reader.problem else ""
-    if first is None or last is None:
-        raise RecordingError(f"{path.name} holds no record{damage}")
-    return first, last
-
-
 def ended_node(path: Path, config: Config, slo_sources: Mapping[str, str] | None = None) -> RecordingEnd:
     """What is known at a recording's end, where nothing is judged. slo_sources: as a node takes them.
 
     Raises CaptureError, ConfigError.
     """
     node, last = Node(config, slo_sources), 0.0
-    with CaptureReader.open(path) as reader:
-        node.expect(reader.header.meta)
-        for record in reader:
-            node.ingest_recorded(record)
+    with open_recording(path) as reader:
+        node.expect(reader.meta)
+        for record in reader.decoded():
+            node.ingest(record)
             last = max(last, record.t)
-        damage = reader.problem or ""
     node.flush(last)
-    return RecordingEnd(node, damage)
+    return RecordingEnd(node, reader.losses())
+
+
+def recorded_pipeline(path: Path, setup: Setup, span: RecordingSpan, window: float) -> Pipeline:
+    """A pipeline for the records of a recording that `read_span` has read. window: seconds that it holds at least."""
+    pipeline = Pipeline(with_window(setup, window), DocumentSource("capture", path.name))
+    pipeline.losses = span.losses
+    return pipeline
 
 
 def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: float = STEP_SECONDS) -> RecordingVerdict:
@@ -104,7 +83,10 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
     At its end, what waits for more records is settled first: nothing more comes, and every surface shows that end.
     Raises CaptureError, and RecordingError where there is nothing to judge.
     """
-    first, last = span_of(path)
+    whole = read_span(path)
+    first, last = whole.first, whole.last
+    if last <= first:
+        raise RecordingError(no_window(path.name, whole))
     at = min(moments.at, last) if moments.at is not None else last
     if at <= first:
         raise RecordingError(
@@ -115,21 +97,27 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
         raise RecordingError(
             f"{path.name} has no window there: the window must begin at least a second before the recording ends"
         )
-    pipeline = Pipeline(
-        with_window(setup, setup.config.agent.window + AT_ONCE * step), DocumentSource("capture", path.name)
-    )
-    with CaptureReader.open(path) as reader:
-        pipeline.node.expect(reader.header.meta)
+    pipeline = recorded_pipeline(path, setup, whole, setup.config.agent.window + AT_ONCE * step)
+    with open_recording(path) as reader:
+        pipeline.node.expect(reader.meta)
         for _ in judged_before(at, pipeline, reader, step):
             pass
-        damage = reader.problem or ""
     if at == last:
         pipeline.flush(last)
     if moments.start is None and at == last:
         pipeline.observe_last_regime(first, at)
     else:
         pipeline.observe_span(span)
-    return RecordingVerdict(pipeline, pipeline.triage(), damage)
+    return RecordingVerdict(pipeline, pipeline.triage())
+
+
+def no_window(name: str, span: RecordingSpan) -> str:
+    """Why a recording without two times in order cannot be judged, and what to do."""
+    why = "".join(f" ({loss.text})" for loss in span.losses)
+    return (
+        f"{name} has no two scrapes in the order of time, so there is no window to evaluate{why}. "
+        "Record for at least a second, and check the clock of the node that recorded it"
+    )
 
 
 def judged_before(
@@ -159,12 +147,11 @@ def replay_moments(path: Path, setup: Setup) -> Iterator[tuple[float, Pipeline]]
 
     The pipeline's document is what `judge_recording` returns for that moment. Raises CaptureError, RecordingError.
     """
-    first, last = span_of(path)
-    pipeline = Pipeline(
-        with_window(setup, setup.config.agent.window + AT_ONCE * STEP_SECONDS), DocumentSource("capture", path.name)
-    )
-    with CaptureReader.open(path) as reader:
-        pipeline.node.expect(reader.header.meta)
+    whole = read_span(path)
+    first, last = whole.first, whole.last
+    pipeline = recorded_pipeline(path, setup, whole, setup.config.agent.window + AT_ONCE * STEP_SECONDS)
+    with open_recording(path) as reader:
+        pipeline.node.expect(reader.meta)
         for at in judged_before(last, pipeline, reader):
             yield at, pipeline
     if last > first:

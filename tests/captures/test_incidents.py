@@ -28,10 +28,10 @@ def replayed(path: Path) -> tuple[list[Triage], RecordingVerdict]:
         pipeline.node.expect(reader.header.meta)
         moments = judged_before(last, pipeline, reader)
         settled = [pipeline.triage() for at in moments if at >= last - SETTLED_SECONDS]
-        damage = reader.problem or ""
+        assert reader.damage is None
     pipeline.flush(last)
     pipeline.observe_last_regime(first, last)
-    return settled, RecordingVerdict(pipeline, pipeline.triage(), damage)
+    return settled, RecordingVerdict(pipeline, pipeline.triage())
 
 
 def at_the_end(path: Path) -> RecordingVerdict:
@@ -56,7 +56,7 @@ def test_the_six_situations_are_there() -> None:
 @pytest.mark.parametrize("path", FILES, ids=IDS)
 def test_the_first_cause_is_the_right_one(path: Path) -> None:
     judged = at_the_end(path)
-    assert judged.damage == ""
+    assert judged.document.coverage.warnings == []
     assert right(judged.document, truth(path)["expect"]), (codes(judged.document), judged.document.verdict)
     assert judged.document.healthy is (not truth(path)["expect"])
 

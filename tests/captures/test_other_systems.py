@@ -44,7 +44,7 @@ def test_each_system_has_an_incident_and_a_healthy_run() -> None:
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_the_first_cause_is_the_right_one(path: Path) -> None:
     at_end = at_the_end(path)
-    assert at_end.damage == ""
+    assert at_end.document.coverage.warnings == []
     assert first_cause(at_end.document) in expected(path), at_end.document.verdict
     # Dynamo's mocker does not say enough to be called healthy, and is not called ill.
     assert (at_end.document.healthy is False) is bool(truth(path)["expect"]), at_end.document.verdict

@@ -66,20 +66,13 @@ class _Kept(Generic[T]):
 class SharedVerdict(RecordingVerdict):
     """A verdict whose document may be another process's: its recording is judged here once its pipeline is asked."""
 
-    def __init__(self, document: Triage, damage: str, judged: Callable[[], RecordingVerdict]) -> None:
-        for name, value in (("_judged", judged), ("document", document), ("damage", damage)):
+    def __init__(self, document: Triage, judged: Callable[[], RecordingVerdict]) -> None:
+        for name, value in (("_judged", judged), ("document", document)):
             object.__setattr__(self, name, value)
 
     @cached_property
     def pipeline(self) -> Pipeline:  # type: ignore[override]
         return self._judged().pipeline
-
-
-class _Document(msgspec.Struct):
-    """What a verdict says, in a file."""
-
-    document: Triage
-    damage: str
 
 
 _verdicts = _Kept[RecordingVerdict]()
@@ -117,10 +110,10 @@ def _shared_verdict(path: Path, under: Setup, moments: Moments, step: float) -> 
         return judge_recording(path, under, moments, step)
     if not file.exists():
         verdict = judge_recording(path, under, moments, step)
-        replace_file(file, msgspec.json.encode(_Document(verdict.document, verdict.damage)))
+        replace_file(file, msgspec.json.encode(verdict.document))
         return verdict
-    known = msgspec.json.decode(file.read_bytes(), type=_Document)
-    return SharedVerdict(known.document, known.damage, lambda: judge_recording(path, under, moments, step))
+    document = msgspec.json.decode(file.read_bytes(), type=Triage)
+    return SharedVerdict(document, lambda: judge_recording(path, under, moments, step))
 
 
 def _file_of(path: Path, under: Setup, moments: Moments, step: float) -> Path | None:

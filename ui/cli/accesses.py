@@ -14,7 +14,7 @@ from kvitals.app.lookups import Lookups, agent_lookups, parse_size, recorded_loo
 from kvitals.kvcache.sampling import SampleError
 from kvitals.kvcache.traces.request import TraceError
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow, what_if
-from kvitals.ui.cli.common import parse_url, status_console
+from kvitals.ui.cli.common import parse_url, say_notes, status_console
 
 
 def add_subject_options(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +51,7 @@ def subject(args: argparse.Namespace) -> Lookups:
             of = trace_lookups(args.trace, args.block_size)
         except TraceError as error:
             raise UsageError(str(error)) from error
+    say_notes(of.notes)
     if args.today is None:
         return of
     return replace(of, today=parse_size(args.today, of.accesses.block_size, "--today"))

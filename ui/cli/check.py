@@ -95,10 +95,7 @@ def do(args: argparse.Namespace) -> int:
 def _recording(path: Path, args: argparse.Namespace) -> Inspection:
     seconds = parse_duration(args.look, "--for") if args.look else None
     start = None if seconds is None else span_of(path)[1] - seconds
-    judged = judge_recording(path, setup(args), Moments(start=start))
-    if judged.damage:
-        status_console().print(f"{path.name}: {judged.damage}", style="yellow")
-    return _inspected(judged.pipeline)
+    return _inspected(judge_recording(path, setup(args), Moments(start=start)).pipeline)
 
 
 async def _live(args: argparse.Namespace) -> int:
@@ -119,7 +116,9 @@ async def _live(args: argparse.Namespace) -> int:
 
 def _inspected(pipeline: Pipeline) -> Inspection:
     assert pipeline.span is not None
-    return inspect(pipeline.judge, pipeline.span, pipeline.source)
+    inspection = inspect(pipeline.judge, pipeline.span, pipeline.source)
+    ok = None if any(loss.hides for loss in pipeline.losses) and inspection.ok else inspection.ok
+    return msgspec.structs.replace(inspection, ok=ok, warnings=[loss.text for loss in pipeline.losses])
 
 
 def _answer(inspection: Inspection, complaints: Sequence[str], args: argparse.Namespace) -> int:
@@ -150,6 +149,8 @@ def show(inspection: Inspection, console: Console, *, verbose: bool = False) -> 
         console.print()
     for sense in inspection.senses:
         _sense(sense, console)
+    for warning in inspection.warnings:
+        print_hanging(warning, console, 2, "yellow")
     console.print(_verdict(inspection))
 
 
@@ -247,7 +248,8 @@ def _problems(target: InspectedTarget, console: Console) -> None:
 
 def _verdict(inspection: Inspection) -> Text:
     if inspection.ok is None:
-        return Text("No target could be read.", "bold red")
+        why = "Not checked: part of the source could not be read." if inspection.targets else "No target could be read."
+        return Text(why, "bold red")
     if inspection.ok:
         return Text("The enabled telemetry has no defects.", "bold green")
     bad = [target.engine for target in inspection.targets if any(problem.defect for problem in target.problems)]

@@ -7,7 +7,7 @@ import json
 import math
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,12 @@ def say_beyond(name: str, first: float, last: float, moment: float | None) -> No
     """Say that a moment is after a recording's end, where the end is judged instead."""
     if moment is not None and moment > last:
         status_console().print(f"{name} ends at +{last - first:.0f}s: kvitals evaluates its end", style="yellow")
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Say beside an answer without a place for it what could not be read of its source."""
+    for note in notes:
+        status_console().print(note, style="yellow")
 
 
 def judged_until(args: argparse.Namespace) -> tuple[str, str]:

@@ -90,6 +90,8 @@ def _head(letter: str, side: ComparedSource, console: Console) -> None:
     window = f"{document.window.seconds:.0f} s up to {moment(document.window.end)}"
     objectives = ", ".join(f"{one.name} {one.seconds:g} s" for one in document.slo)
     print_hanging(f"   {window} · objectives: {objectives}", console, 3, "dim")
+    for warning in document.coverage.warnings:
+        print_hanging(f"   {warning}", console, 3, "yellow")
     if causes := document.leading_causes:
         print_hanging(f"   causes: {', '.join(f'{one.code} {one.title}' for one in causes)}", console, 3, "dim")
 

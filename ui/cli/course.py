@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from kvitals.diagnoser.operating_point import OperatingPoint
 from kvitals.diagnoser.scaling_lead import Audit, Ready
 from kvitals.series.types import Labels
 from kvitals.ui.cli import prometheus
-from kvitals.ui.cli.common import agent_of, parse_past
+from kvitals.ui.cli.common import agent_of, parse_past, say_notes
 
 
 def add_source(parser: argparse.ArgumentParser, none: str = "the history of this node's agent") -> None:
@@ -41,8 +42,16 @@ def add_source(parser: argparse.ArgumentParser, none: str = "the history of this
     parser.add_argument("--to", metavar="T", help="until then (now)")
 
 
-def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[TimeseriesSource]:
-    """What the arguments ask for. Raises UsageError."""
+@contextmanager
+def course(args: argparse.Namespace, chosen: Setup) -> Iterator[TimeseriesSource]:
+    """What the arguments ask for; what could not be read of it is told. Raises UsageError."""
+    with _source(args, chosen) as of:
+        say_notes(of.notes)
+        yield of
+
+
+def _source(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[TimeseriesSource]:
+    """Raises UsageError."""
     start = parse_past(args.from_, "--from") if args.from_ else None
     end = parse_past(args.to, "--to") if args.to else None
     if start is not None and start >= (end or time.time()):

@@ -32,6 +32,7 @@ from kvitals.ui.cli.common import (
     parse_past,
     parse_url,
     recordings,
+    say_notes,
     setup,
     status_console,
     write_whole,
@@ -90,6 +91,7 @@ def do(args: argparse.Namespace) -> int:
         proposal = propose(document, request, files)
     except PatchError as error:
         raise UsageError(str(error)) from error
+    say_notes(document.coverage.warnings)
     _answer(proposal, args, bool(files))
     return 0
 

@@ -63,4 +63,6 @@ def run(args: argparse.Namespace) -> int:
     if document is None:
         console.print("the recording is shorter than one cycle; kvitals triage diagnoses it as a whole")
         return EXIT_UNKNOWN
+    for warning in document.coverage.warnings:
+        print_hanging(warning, console, 2, "yellow")
     return exit_code(document)

@@ -71,14 +71,11 @@ def blocks(document: Triage) -> list[Block]:
         parts += _finding_blocks(leading[0], document)
     if others := leading[1:]:
         parts.append(Block("Also", tuple(Item(f"{one.code} {one.title} ({one.entity.title})") for one in others)))
+    parts += [Block(line.plain) for line in _warnings(document)]
     if document.healthy is None and document.unknown:
         reasons = (Item(f"{one.code} {one.title}: {one.reason}") for one in document.unknown[:UNKNOWN])
         parts.append(Block("Not checked", tuple(reasons)))
-    return [
-        *parts,
-        *(Block(line.plain) for line in _warnings(document)),
-        Block(_last(document).plain),
-    ]
+    return [*parts, Block(_last(document).plain)]
 
 
 def _finding_blocks(finding: Finding, document: Triage) -> list[Block]:
@@ -124,10 +121,11 @@ def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, widt
     if document.muted:
         muted = "; ".join(f"{one.code} {one.title} ({one.muted})" for one in document.muted)
         parts.append(_clipped(f"Muted: {muted}", width, 1, 0))
+    parts += _warnings(document)
     if document.healthy is None:
         parts += _unknown(document, width)
     blank = [""] if first is not None or document.healthy is None else []
-    return [*parts, *_warnings(document), *blank, *_last_lines(document, _more(first, now, later), width)]
+    return [*parts, *blank, *_last_lines(document, _more(first, now, later), width)]
 
 
 def _printed_notes(document: Triage) -> list[Finding]:
@@ -197,6 +195,8 @@ def lever_lines(title: str, levers: Sequence[LeverAdvice], width: int) -> list[R
 def _unknown(document: Triage, width: int) -> list[RenderableType]:
     """Why there is no verdict: the checks that were not made, of core rules first, as the document orders them."""
     reasons = [f"{one.code} {one.title}: {one.reason}" for one in document.unknown[:UNKNOWN]]
+    if not reasons:
+        return []
     return ["", Text("Not checked", style="bold"), *(_clipped(reason, width, 2, 2) for reason in reasons)]
 
 

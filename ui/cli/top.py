@@ -116,8 +116,8 @@ def _print(document: Triage) -> int:
     console.print(Text("").join(table.titles(SORTS[0])), style="bold", no_wrap=True)
     for row in rows:
         console.print(Text("").join(table.cells(row)), no_wrap=True)
-    if others := beside(document):
-        console.print(Text(others, style="yellow"))
+    for line in filter(None, (beside(document), *document.coverage.warnings)):
+        print_hanging(line, console, 2, "yellow")
     return exit_code(document)
 
 

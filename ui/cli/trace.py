@@ -37,6 +37,7 @@ from kvitals.ui.cli.common import (
     json_text,
     parse_moment,
     parse_url,
+    say_notes,
 )
 from kvitals.ui.cli.narrow import bar_columns, print_hanging
 from kvitals.ui.cli.output import FORMATS, PrintedDocument, emit
@@ -116,6 +117,7 @@ def do(args: argparse.Namespace) -> int:
         if is_recording(source)
         else of_agent(parse_url(source), asked)
     )
+    say_notes(found.notes)
     if args.json:
         for told in found.requests:
             sys.stdout.write(escape_unseen(msgspec.json.encode(told.record).decode()) + "\n")
@@ -178,7 +180,8 @@ def _flame_of_recording(path: Path, args: argparse.Namespace) -> FirstTokenFlame
         windows.append((parse_moment(begin, first, "--minus", last), parse_moment(until, first, "--minus", last)))
     if any(start >= end for start, end in windows):
         raise UsageError("a window must begin before it ends: --from +0s --at +30s, --minus +0s..+30s")
-    now, *before = flames_of_recording(path, configuration(args), windows)
+    (now, *before), notes = flames_of_recording(path, configuration(args), windows)
+    say_notes(notes)
     if before and not before[0].requests:
         raise UsageError(f"--minus: no request ended from {plain(args.minus)}")
     return difference(before[0], now) if before else now

@@ -121,10 +121,7 @@ def _recording(path: Path, args: argparse.Namespace) -> Triage:
         from kvitals.app.since_change import of_recording
 
         return _since_change(of_recording(path, setup(args)), args)
-    judged = judge_recording(path, setup(args), Moments(end, start))
-    if judged.damage:
-        status_console().print(f"{path.name}: {judged.damage}", style="yellow")
-    return judged.document
+    return judge_recording(path, setup(args), Moments(end, start)).document
 
 
 def _history(path: Path | None, args: argparse.Namespace) -> Triage:
@@ -141,10 +138,7 @@ def _history(path: Path | None, args: argparse.Namespace) -> Triage:
     file = history_file(path, chosen.config)
     if args.since_change:
         return _since_change(of_history(file, chosen, start, end), args)
-    judged = judge_history(file, chosen, Moments(end, start))
-    if judged.damage:
-        status_console().print(judged.damage, style="yellow")
-    return judged.document
+    return judge_history(file, chosen, Moments(end, start)).document
 
 
 def _since_change(source: ChangeSource, args: argparse.Namespace) -> Triage:
@@ -152,10 +146,7 @@ def _since_change(source: ChangeSource, args: argparse.Namespace) -> Triage:
 
     if args.at or (args.from_ and not args.to and args.source and not Path(args.source[0]).is_dir()):
         raise UsageError("--since-change reads the end of a recording, or of a history up to --to")
-    judged = since_change(source)
-    if judged.damage:
-        status_console().print(judged.damage, style="yellow")
-    return judged.document
+    return since_change(source).document
 
 
 def _since_change_there(args: argparse.Namespace) -> Triage:

@@ -66,7 +66,8 @@ class ShortFinding(Struct, frozen=True, omit_defaults=True):
 
 
 class ShortTriage(Struct, frozen=True):
-    """healthy: null where missing data leaves it open. not_listed: findings that fired and are not in this answer."""
+    """healthy: null where missing data leaves it open. not_listed: findings that fired and are not in this answer.
+    warnings: what could not be read of the source."""
 
     source: str
     at: str
@@ -79,6 +80,7 @@ class ShortTriage(Struct, frozen=True):
     rules_clear: int
     rules_not_checked: int
     not_checked: list[NotChecked]
+    warnings: list[str] = []
 
 
 class ShortLever(Struct, frozen=True, omit_defaults=True):
@@ -255,6 +257,7 @@ def short_triage(document: Triage, quoter: NameQuoter) -> ShortTriage:
                 NotChecked(one.what, "missing data", quoter.sentence(one.brings, sizes.characters // 2), len(one.codes))
                 for one in document.lacking[: min(sizes.items, 3)]
             ],
+            warnings=[quoter.sentence(one, sizes.characters) for one in document.coverage.warnings[: sizes.items]],
         )
 
     return fit(build)

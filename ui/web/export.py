@@ -20,6 +20,7 @@ def document(triage: Triage, link: str = "") -> str:
     if triage.slo:
         objectives = ", ".join(f"{plain(s.name)} {s.seconds:g} s ({plain(s.source)})" for s in triage.slo)
         lines += [f"Objectives: {objectives}.", ""]
+    lines += [line for warning in triage.coverage.warnings for line in (f"**Warning.** {plain(warning)}", "")]
     if link:
         lines += [link, ""]
     leading, unexplained = triage.leading, triage.unexplained_symptoms

@@ -60,7 +60,7 @@ def test_recordings_that_hold_nothing_say_why(tmp_path: Path, capsys: pytest.Cap
     path.write_bytes(b"")
     assert "x.kvcap is empty" in run(capsys, "triage", str(path))[2]
     path.write_bytes(HEAVY_TENANT.read_bytes()[:20000])
-    assert "x.kvcap holds no record: truncated" in run(capsys, "triage", str(path))[2]
+    assert "x.kvcap has no record that can be read: the recording is cut off" in run(capsys, "triage", str(path))[2]
 
 
 def test_a_moment_after_the_end_is_said_to_be_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ async def test_parts_that_are_sent_are_written_down_and_a_stop_keeps_them(tmp_pa
     assert code == 0
     with CaptureReader.open(out) as reader:
         parts = [p for r in map(decode, reader) if isinstance(r, PartsRecord) for p in r.parts]
-        assert reader.problem is None
+        assert reader.damage is None
     assert [part.ids for part in parts] == [("request:r-1",)]
 
 

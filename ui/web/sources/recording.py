@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -19,11 +19,12 @@ from kvitals.app.lookups import Lookups, ledger_lookups
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup
 from kvitals.app.request_sources import RequestAnswer, RequestQuery
 from kvitals.app.request_sources import of_node as requests_of
-from kvitals.app.sources.recording import Moments, RecordingError, judge_recording, judged_before, span_of, with_window
+from kvitals.app.sources.recording import Moments, judge_recording, judged_before, no_window, recorded_pipeline
+from kvitals.app.sources.recording_reader import RecordingError, RecordingSpan, open_recording, read_span
 from kvitals.diagnoser.triage import Brief
 from kvitals.rules.finding import DocumentSource, Finding, Outcome, Triage
 from kvitals.series.promql import PromQLError, QueryLimits, evaluate_range, parse
-from kvitals.series.recordings import CaptureError, CaptureReader, Record
+from kvitals.series.recordings import CaptureError, Record
 from kvitals.series.types import Labels
 from kvitals.ui.web.failure import Failure, NotYetError, UnansweredError
 from kvitals.ui.web.sources.base import MAX_LINES, ChartLine, Extent, Happening, PageWindow, PastEvents, step_of
@@ -64,11 +65,11 @@ class Recording:
         self._setup = setup
         self._lock = threading.Lock()
         self._said: list[Said] = []
-        self.damage = ""
         try:
-            self._start, self._end = _extent(path)
+            self._span = _extent(path)
         except (CaptureError, RecordingError) as error:
             raise UnansweredError(unusable(name, str(error))) from error
+        self._start, self._end = self._span.first, self._span.last
         self._at = self._start
         self._done, self._closed = threading.Event(), False
         self._error: Exception | None = None
@@ -97,11 +98,12 @@ class Recording:
     def _replay(self) -> None:
         until = time.thread_time() + REPLAY_SECONDS
         seconds = self._end - self._start
-        pipeline = Pipeline(with_window(self._setup, seconds + 2 * FAST_SECONDS), DocumentSource("capture", self.name))
+        pipeline = recorded_pipeline(self.path, self._setup, self._span, seconds + 2 * FAST_SECONDS)
+        pipeline.source = DocumentSource("capture", self.name)
         outcomes: Outcomes | None = None
         said: Brief | None = None
-        with CaptureReader.open(self.path) as reader:
-            pipeline.node.expect(reader.header.meta)
+        with open_recording(self.path) as reader:
+            pipeline.node.expect(reader.meta)
             for at in judged_before(self._end, pipeline, self._within(reader, until)):
                 before, outcomes = outcomes, _outcomes(pipeline)
                 if said is None or outcomes != before:
@@ -109,14 +111,13 @@ class Recording:
                 self._said.append((at, said))
                 self._at = at
                 time.sleep(YIELD_SECONDS)
-            self.damage = reader.problem or ""
         pipeline.flush(self._end)
         pipeline.observe_last_regime(self._start, self._end)
         self._said.append((self._end, pipeline.brief(said)))
         self._last = pipeline.triage()
         self._pipeline = pipeline
 
-    def _within(self, records: CaptureReader, until: float) -> Iterator[Record]:
+    def _within(self, records: Iterable[Record], until: float) -> Iterator[Record]:
         """The records, while somebody wants them and there is time. Raises RecordingError."""
         for record in records:
             if self._closed or time.thread_time() > until:
@@ -257,11 +258,11 @@ def _outcomes(pipeline: Pipeline) -> Outcomes:
     }
 
 
-def _extent(path: Path) -> tuple[float, float]:
-    """The first and the last moment. Raises CaptureError, RecordingError."""
-    first, last = span_of(path)
-    if not math.isfinite(last - first) or last - first > MAX_SECONDS:
+def _extent(path: Path) -> RecordingSpan:
+    """The first and the last moment, and what cannot be read. Raises CaptureError, RecordingError."""
+    span = read_span(path)
+    if not math.isfinite(span.last - span.first) or span.last - span.first > MAX_SECONDS:
         raise RecordingError(f"it is longer than {MAX_SECONDS / 3600:.0f} hours")
-    if last <= first:
-        raise RecordingError("it contains only one scrape")
-    return first, last
+    if span.last <= span.first:
+        raise RecordingError(no_window("it", span))
+    return span

@@ -43,8 +43,6 @@ def _now(place: str) -> None:
             f"{span(there.end - there.start)}, from {literal(moment(there.start, zone))} to "
             f"{literal(moment(there.end, zone))}. {literal(triage.verdict)}"
         )
-        if damage := getattr(source_registry.open_source(place), "damage", ""):
-            st.markdown(f":material/warning: {literal(damage)}")
         for warning in triage.coverage.warnings[:10]:
             st.markdown(f":material/warning: {literal(warning)}")
         for engine in triage.coverage.engines[:8]:

@@ -91,6 +91,8 @@ def _verdict(triage: Triage, zone: tzinfo | None) -> None:
             window += ", without earlier data"
         kind = "recording" if triage.source.kind == "capture" else triage.source.kind
         st.caption(f"{kind} {inline_code(triage.source.name)} · {literal(window)}")
+        for warning in triage.coverage.warnings[:MAX_ENGINES]:
+            st.markdown(f":material/warning: {literal(warning)}")
         if triage.slo:
             st.caption("judged by " + " · ".join(_objective(s) for s in triage.slo))
         age = time.time() - triage.window.end
