@@ -39,8 +39,10 @@ ALTERNATE_SCREEN, NORMAL_SCREEN, SHOW_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x
 class Terminal:
     """Runs `kvitals` with arguments in a pseudo-terminal, and emulates the screen."""
 
-    def __init__(self, arguments: Sequence[str], columns: int = 80, lines: int = 24, folder: Path = ROOT) -> None:
-        """folder: where the command runs."""
+    def __init__(
+        self, arguments: Sequence[str], columns: int = 80, lines: int = 24, folder: Path = ROOT, before: str = ""
+    ) -> None:
+        """folder: where the command runs. before: Python that its process runs first."""
         self.screen = pyte.Screen(columns, lines)
         self.written = ""
         self._stream = pyte.ByteStream(self.screen)
@@ -52,7 +54,7 @@ class Terminal:
         environment.pop("COLUMNS", None)
         environment.pop("LINES", None)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from kvitals.ui.cli.launch import main; main()", *arguments],
+            [sys.executable, "-c", f"{before}\nfrom kvitals.ui.cli.launch import main; main()", *arguments],
             stdin=side,
             stdout=side,
             stderr=side,
@@ -82,6 +84,10 @@ class Terminal:
         """Types keys: names of `KEYS`, or characters."""
         for key in keys:
             os.write(self._main, KEYS.get(key, key).encode())
+
+    def type_bytes(self, typed: bytes) -> None:
+        """Types what need not be text."""
+        os.write(self._main, typed)
 
     def wait(self, condition: Callable[[str], bool]) -> str:
         """The screen once a condition holds. Raises AssertionError with the screen where it never does."""

@@ -18,6 +18,7 @@ from kvitals.app.sources.recording import span_of
 from kvitals.rules.finding import Triage
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
+    EXIT_UNKNOWN,
     add_judging_options,
     answer_console,
     exit_code,
@@ -34,6 +35,11 @@ from kvitals.ui.cli.top_table import SORTS, FleetTable, beside, counts, sorted_r
 
 ONCE_SECONDS = 12.0
 """How long live engines are observed for one screen, as `kvitals triage` does."""
+
+BROKEN = (
+    "kvitals: the screen ended because of a defect in kvitals. Report the lines above; kvitals top --once prints one "
+    "screen."
+)
 
 
 def add(commands: Any) -> None:
@@ -124,7 +130,9 @@ def _print(document: Triage) -> int:
 def _show(source: FleetSource) -> int:
     """The full screen, until the user quits. Raises what ended the source, and KeyboardInterrupt after Ctrl-C."""
     from kvitals.ui.cli.top_app import FleetApp  # a fifth of a second to import
+    from kvitals.ui.cli.top_keys import accept_any_bytes
 
+    accept_any_bytes()
     app = FleetApp(source)
     app.run()
     for path in app.recorded:
@@ -134,4 +142,7 @@ def _show(source: FleetSource) -> int:
         raise app.failure
     if app.interrupted:
         raise KeyboardInterrupt
-    return app.return_code or 0
+    if app.is_broken or app.return_code:
+        print(BROKEN, file=sys.stderr)
+        return EXIT_UNKNOWN
+    return 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -124,6 +124,8 @@ class FleetApp(App[None]):
     def __init__(self, source: FleetSource) -> None:
         super().__init__()
         self.failure: BaseException | None = None
+        self.is_broken = False
+        """Whether it ended because of a defect, whose traceback is printed."""
         self.interrupted = False
         self.recorded: list[Path] = []
         self.document: Triage | None = None
@@ -157,6 +159,11 @@ class FleetApp(App[None]):
 
     def on_unmount(self) -> None:
         self._feed.stop()
+
+    def panic(self, *renderables: RenderableType) -> None:
+        """End because of a defect. Textual ends with exit code 0 then."""
+        self.is_broken = True
+        super().panic(*renderables)
 
     def _hand_over(self, update: FeedUpdate) -> None:
         self._post(FeedMessage(update))

@@ -54,6 +54,29 @@ def test_it_ends_cleanly(how: str | signal.Signals) -> None:
         assert "Traceback" not in terminal.written
 
 
+def test_keys_that_are_not_utf_8_are_no_keys() -> None:
+    with Terminal(["top", str(HEAVY)]) as terminal:
+        terminal.wait_for("sorted by severity")
+        terminal.type_bytes(b"\xff\xfe\x80\xc3")
+        terminal.press("?")
+        terminal.wait_for("Keys")
+        terminal.press("q")
+        assert terminal.end() == 0
+        assert terminal.is_restored()
+        assert "Traceback" not in terminal.written
+
+
+def test_a_defect_ends_with_a_message_and_a_code() -> None:
+    """Of the thread that reads keys, which Textual ends with code 0."""
+    broken = "from textual.drivers import linux_driver as d; d.XTermParser.feed = None"
+    with Terminal(["top", str(HEAVY)], before=broken) as terminal:
+        terminal.wait_for("sorted by severity")
+        terminal.press("s")
+        assert terminal.end() == 3
+        assert terminal.is_restored()
+        assert "because of a defect in kvitals" in " ".join(terminal.written.split())
+
+
 def test_a_source_that_cannot_be_reached_is_one_line() -> None:
     with Terminal(["top", "http://127.0.0.1:9"]) as terminal:
         assert terminal.end() == 3
