@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version as own_version
 from typing import Any, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -58,6 +59,10 @@ class NotKvitalsError(AgentError):
 
 class OtherVersionError(AgentError):
     """An agent of a version whose answers have another form."""
+
+
+class UnreadableAnswerError(AgentError):
+    """An agent of this version sends an answer that cannot be decoded."""
 
 
 class AgentRefusedError(AgentError):
@@ -171,7 +176,7 @@ class AgentClient:
         try:
             return msgspec.json.decode(body, type=Triage)
         except UNDECODABLE as error:
-            if version := _document_version(body):
+            if (version := _document_version(body)) and version != VERSION:
                 raise OtherVersionError(
                     f"the agent at {self.url} sends version {version} of the triage document, but this kvitals "
                     f"reads version {VERSION} ({error}). Use the same kvitals version on both sides."
@@ -323,6 +328,11 @@ class AgentClient:
     def _unreadable(self, path: str, error: Exception) -> NoReturn:
         """Raise what an answer that cannot be decoded means."""
         version = self.version()  # raises NotKvitalsError
+        if version == own_version("kvitals"):
+            raise UnreadableAnswerError(
+                f"the agent at {self.url} runs this version of kvitals ({version}), but its answer to {path} cannot be "
+                f"read ({error}). Check that no proxy changes the answer; if none does, report it."
+            ) from error
         raise OtherVersionError(
             f"the agent at {self.url} runs kvitals {version}, and its answer to {path} has an unknown form "
             f"({error}). Use the same kvitals version on both sides."

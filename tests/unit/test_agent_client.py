@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 
 import pytest
 
@@ -21,7 +22,9 @@ from kvitals.app.agent_client import (
     AgentUnreachableError,
     NotKvitalsError,
     OtherVersionError,
+    UnreadableAnswerError,
 )
+from kvitals.rules.finding import VERSION
 
 BUILD = b'{"status":"success","data":{"version":"2.42.0","revision":"kvitals 0.1.0"}}'
 PROMETHEUS = b'{"status":"success","data":{"version":"2.53.0","revision":"4c35b92"}}'
@@ -109,10 +112,28 @@ def test_what_an_agent_does_not_have_is_none(method: str) -> None:
     ],
 )
 def test_an_agent_of_another_version(method: str, path: str, body: bytes) -> None:
-    with answering({"status/buildinfo": (200, BUILD), path: (200, body)}) as url:
+    other = BUILD.replace(b"0.1.0", b"9.9.9")
+    with answering({"status/buildinfo": (200, other), path: (200, body)}) as url:
         with pytest.raises(OtherVersionError, match="the same kvitals version on both sides"):
             getattr(AgentClient(url), method)()
-        assert AgentClient(url).version() == "0.1.0"
+        assert AgentClient(url).version() == "9.9.9"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("cache", "cache", b'{"status":"success","data":[1]}'),
+        ("findings", "findings", f'{{"version":"{VERSION}","findings":[]}}'.encode()),
+    ],
+)
+def test_an_answer_of_this_version_that_cannot_be_read(method: str, path: str, body: bytes) -> None:
+    own = BUILD.replace(b"0.1.0", version("kvitals").encode())
+    says = r"runs this version of kvitals .* cannot be read"
+    with (
+        answering({"status/buildinfo": (200, own), path: (200, body)}) as url,
+        pytest.raises(UnreadableAnswerError, match=says),
+    ):
+        getattr(AgentClient(url), method)()
 
 
 def test_an_answer_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

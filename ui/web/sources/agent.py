@@ -19,6 +19,7 @@ from kvitals.app.agent_client import (
     AgentUnreachableError,
     OtherVersionError,
     SeriesAnswer,
+    UnreadableAnswerError,
 )
 from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.cache import of_agent as blocks_of
@@ -202,6 +203,13 @@ def failure_of(url: str, error: AgentError) -> Failure:
             str(error),
             "Install the same kvitals version for both, and restart both.",
             ("kvitals version",),
+        )
+    if isinstance(error, UnreadableAnswerError):
+        return Failure(
+            "The agent's answer cannot be read",
+            str(error),
+            "Ask the agent without a proxy. This page asks again.",
+            (f"kvitals triage {url}",),
         )
     if isinstance(error, AgentUnreachableError | AgentSlowError):
         return Failure(
