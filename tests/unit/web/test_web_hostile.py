@@ -45,6 +45,12 @@ def test_a_recording_of_nonsense_is_refused_or_says_that_it_knows_nothing(
     assert "This recording cannot be shown" in said or "Unknown" in said
 
 
+def test_the_verdict_states_what_could_not_be_read() -> None:
+    place = source_registry.upload("damaged.kvcap", SOURCE.read_bytes() + b"more")
+    for page in ("", "sources"):
+        assert "continues after its end mark" in words(run(page, source=place))
+
+
 @pytest.mark.parametrize("cut", [0, 1, 7, 500, -10])
 def test_a_file_that_is_cut_or_none(cut: int) -> None:
     data = SOURCE.read_bytes()
