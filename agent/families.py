@@ -11,8 +11,8 @@ Four defects are corrected on the way, because readers of the window cannot corr
   that they go on where they were, as if that interval had seen nothing. Without the shift, the next `rate()`
   would take the fall for a reset and add the whole sum. Histograms that share the broken clock lose the
   interval too.
-* A histogram whose buckets are out of order (fewer observations up to a larger bound) is a defect too. It has no
-  sample in that row, because every quantile of it would be false.
+* A value that cannot be true by what its metric is (`kvitals.rules.value_bounds`), and a histogram with such a value or
+  with buckets out of order (fewer observations up to a larger bound), has no sample in that row.
 * A restart is told from the process's start time, or without one from any counter that falls; it is counted,
   the shifts end, and what was learned from outside the page is forgotten, since flags may have changed. Another
   program at the same address is one too.
@@ -22,28 +22,37 @@ Four defects are corrected on the way, because readers of the window cannot corr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from kvitals.agent.collectors.page_parser import MAX_NAME_SERIES, Indices, PageLayout, PageSamples, Series
-from kvitals.agent.collectors.page_reading import MAX_LABEL, Meaning, Reading, read, recognise
+from kvitals.agent.collectors.page_parser import MAX_NAME_SERIES, PageLayout, PageSamples
+from kvitals.agent.collectors.page_plan import (
+    PagePlan,
+    PlannedFold,
+    RawHistogram,
+    RawSource,
+    carry,
+    columns_of,
+    empty_plan,
+    fold,
+    group_histograms,
+    is_defect,
+    pair_buckets,
+    shift_back,
+)
+from kvitals.agent.collectors.page_reading import MAX_LABEL, Reading, read, recognise
 from kvitals.agent.collectors.page_reading import PAGE as WHOLE
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome, TargetStatus
 from kvitals.rules.engine_map import EngineMap
-from kvitals.series.bucket_bound import bucket_bound
-from kvitals.series.row_blocks import Columns
 from kvitals.series.slices import Steps, complete
-from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels
-from kvitals.series.window import NOWHERE, SeriesGroup, Window
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import SeriesGroup, Window
 
 PAGE = "metrics page"
 VERSION = "version endpoint"
 MODELS = "models endpoint"
 SERVER_INFO = "server info endpoint"
-MAX_VALUE = 1e30
-"""No count, time or size is larger; what is computed from two such values is still a number."""
 CONFIGURATION = "configuration"
 
 MAX_RANKS = 256
@@ -68,84 +77,6 @@ _NO_ENGINE = (
     "This is a metrics page, but it does not belong to an engine that kvitals knows ({known}). Check the URL. "
     "An engine whose statistics are switched off (vLLM: --disable-log-stats) also looks like this."
 )
-
-
-@dataclass
-class _Histogram:
-    """Positions of one histogram's parts."""
-
-    total: int = -1  # the _sum
-    count: int = -1
-    members: list[int] = field(default_factory=list)
-    together: str = ""
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A position of the page whose value is a series, or one of several that it is made of."""
-
-    position: int
-    scale: float
-    alone: bool  # it is the first that its position is: its value is written where the position's goes
-
-
-@dataclass
-class _Fold:
-    """Series that are made of several raw ones, as flat arrays: `starts` says where each one's sources begin."""
-
-    columns: Columns
-    positions: Indices
-    scales: Floats
-    starts: Columns
-
-    @classmethod
-    def of(cls, made: Mapping[int, Sequence[_Source]]) -> _Fold:
-        sources = [source for several in made.values() for source in several]
-        counts = np.array([len(several) for several in made.values()], dtype=np.intp)
-        return cls(
-            np.fromiter(made, np.intp),
-            np.array([source.position for source in sources], dtype=np.intp),
-            np.array([source.scale for source in sources], dtype=np.float64),
-            np.cumsum(counts) - counts,
-        )
-
-
-@dataclass
-class _Plan:
-    """Where the values of a layout go. Arrays are by position on the page."""
-
-    layout: PageLayout
-    reading: Reading
-    columns: Columns  # NOWHERE: not taken, or only as a part of a fold
-    scales: Floats
-    monotone: Bools
-    raw: Floats  # newest values as the page has them
-    shift: Floats  # what is added to them
-    scaled: bool  # some scale is not 1
-    shifted: bool = False
-    histograms: dict[int, _Histogram] = field(default_factory=dict)  # by each position that is part of one
-    lower: Indices = field(default_factory=lambda: np.empty(0, np.intp))  # positions of buckets that have a next one
-    upper: Indices = field(default_factory=lambda: np.empty(0, np.intp))  # the bucket with the next bound of each
-    disordered: set[int] = field(default_factory=set)  # positions of histograms whose buckets are out of order
-    sums: dict[int, list[_Source]] = field(default_factory=dict)  # column -> what is added up in it
-    peaks: dict[int, list[_Source]] = field(default_factory=dict)  # column -> of what it has the largest
-    folds: list[tuple[_Fold, np.ufunc]] = field(default_factory=list)  # the same, flat
-    zeros: dict[int, float] = field(default_factory=dict)  # column -> 0
-    changes: dict[int, tuple[Labels, int]] = field(default_factory=dict)  # position -> counter of its changes, column
-    refused: int = 0  # samples without a column, by the window's cap
-    index: Indices | None = None  # the positions of the last page's values, and what is needed of them
-    index_monotone: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
-    index_columns: Columns = field(default_factory=lambda: np.empty(0, np.intp))
-
-    def look_at(self, index: Indices) -> None:
-        """From page to page, the same positions are given."""
-        self.index, self.index_monotone, self.index_columns = index, self.monotone[index], self.columns[index]
-
-    @property
-    def used(self) -> set[int]:
-        """The columns that it writes."""
-        counters = (column for _, column in self.changes.values())
-        return {*self.columns.tolist(), *self.sums, *self.peaks, *self.zeros, *counters} - {NOWHERE}
 
 
 class _Admission:
@@ -186,7 +117,7 @@ class Translator:
         self._maps = maps
         self._prefixes = dict(prefixes or {})
         self.status = TargetStatus(window, key, identity)
-        self._plan: _Plan | None = None
+        self._plan: PagePlan | None = None
         self._facts: dict[str, dict[str, float]] = {}  # source -> facts, of all ranks
         self._info: dict[str, dict[str, str]] = {}
         self._outdated = False  # the plan was made with other facts than are known now
@@ -224,7 +155,7 @@ class Translator:
             yield from self._compile(t, page.layout, system)
         elif self._plan is not None and (self._outdated or t >= self._again_at):
             yield from self._compile(t, self._plan.layout, self._plan.reading.system)
-            values = self._plan.raw.copy()
+            values = self._plan.reported.copy()
             values[page.indices] = page.values
             page = PageSamples(page.layout, True, np.arange(values.size), values, page.timestamped)
         if self._plan is None:
@@ -274,14 +205,14 @@ class Translator:
         reading: Reading = (yield understand) if len(layout.series) > FEW_SERIES else understand()
         self._restarts = {rank: n for rank, n in self._restarts.items() if rank in self._ranks.known}
         self._unknown = self._names.admit(t, [name for name in reading.unknown if len(name) <= MAX_LABEL])
-        plan = _empty_plan(layout, reading)
+        plan = empty_plan(layout, reading)
         if before is not None:
-            _carry(before, plan)
-        sources: dict[Labels, list[_Source]] = {}
+            carry(before, plan)
+        sources: dict[Labels, list[RawSource]] = {}
         largest: set[Labels] = set()
         for position, meaning in enumerate(reading.meanings):
             for m in (meaning, *meaning.also) if meaning is not None else ():
-                sources.setdefault(m.labels, []).append(_Source(position, m.scale, m is meaning))
+                sources.setdefault(m.labels, []).append(RawSource(position, m.scale, m is meaning))
                 largest.update([m.labels] if m.largest else [])
             if position % FEW_SERIES == 0:
                 yield None
@@ -289,15 +220,17 @@ class Translator:
             self._place(plan, labels, several, labels in largest)
             if number % FEW_SERIES == 0:
                 yield None
-        plan.folds = [(_Fold.of(made), how) for made, how in ((plan.sums, np.add), (plan.peaks, np.maximum)) if made]
+        plan.folds = [
+            (PlannedFold.of(made), how) for made, how in ((plan.sums, np.add), (plan.peaks, np.maximum)) if made
+        ]
         columns = (self._group.column(labels) for labels in reading.zeros)
         plan.zeros = {column: 0.0 for column in columns if column is not None}
         yield None
         self._count_changes_of(plan)
         yield None
-        _group_histograms(plan)
+        group_histograms(plan)
         yield None
-        _pair_buckets(plan)
+        pair_buckets(plan)
         yield None
         if before is not None:
             self._group.end(sorted(before.used - plan.used))
@@ -310,7 +243,7 @@ class Translator:
         self._again_at = t + REFUSED_SECONDS if plan.refused else float("inf")
         self._understood(reading)
 
-    def _place(self, plan: _Plan, labels: Labels, sources: list[_Source], largest: bool) -> None:
+    def _place(self, plan: PagePlan, labels: Labels, sources: list[RawSource], largest: bool) -> None:
         column = self._group.column(labels)
         if column is None:
             plan.refused += len(sources)
@@ -319,7 +252,7 @@ class Translator:
         else:
             (plan.peaks if largest else plan.sums)[column] = sources
 
-    def _count_changes_of(self, plan: _Plan) -> None:
+    def _count_changes_of(self, plan: PagePlan) -> None:
         for position, meaning in enumerate(plan.reading.meanings):
             if meaning is not None and meaning.changes is not None:
                 column = self._group.column(meaning.changes)
@@ -328,41 +261,30 @@ class Translator:
         self._changes = {counter: n for counter, n in self._changes.items() if counter in self._group}
 
     @np.errstate(over="ignore", invalid="ignore")  # a page may have any number: sums and scales of them overflow
-    def _write(self, plan: _Plan, t: float, page: PageSamples) -> None:
+    def _write(self, plan: PagePlan, t: float, page: PageSamples) -> None:
         index, new = page.indices, page.values
-        gaps: list[int] = []
-        # A gauge without a value is NaN by convention. Anything else that is no number is a defect.
-        reported = usable = (np.abs(new) <= MAX_VALUE) | (np.isnan(new) & ~plan.monotone[index])
-        if plan.reading.system.blank is not None:
-            reported = usable & (new < plan.reading.system.blank)
-        if not reported.all():
-            self.status.drop("out_of_range", int(len(usable) - np.count_nonzero(usable)))
-            gaps = [column for column in plan.columns[index[~reported]].tolist() if column != NOWHERE]
-            plan.raw[index[~reported]] = np.nan
-            index, new = index[reported], new[reported]
-        if index is not plan.index:
-            plan.look_at(index)
-        old = plan.raw[index]
-        fell = (new < old) & plan.index_monotone  # false where there was no value, which is NaN
+        old, were_unusable = plan.raw[index], plan.unusable
         before = {position: float(plan.raw[position]) for position in plan.changes}
-        plan.raw[index] = new
-        disordered, were_disordered = _out_of_order(plan), plan.disordered
-        plan.disordered = disordered
-        if disordered or were_disordered:
-            fell &= ~np.isin(index, [*disordered, *were_disordered])
-            self.status.drop("bucket_order", len(disordered))
-            gaps += _columns_of(plan, disordered)
+        new, changed = plan.take(index, new)
+        gaps = plan.gaps
+        fell = (new < old) & plan.index_monotone  # false where there was no value, which is NaN
+        if plan.unusable or were_unusable:
+            fell &= ~np.isin(index, [*plan.unusable, *were_unusable])
+        for reason, samples in plan.dropped().items():
+            self.status.drop(reason, samples)
+        if changed:
+            self._say_unusable(plan)
         if self._has_new_start_time(plan):
             self._restarted(plan, plan.reading.ranks)
         elif fell.any():
             was = dict(zip(index.tolist(), old.tolist(), strict=True))
-            gaps += self._mend(plan, index[fell].tolist(), was)
+            gaps = [*gaps, *self._mend(plan, index[fell].tolist(), was)]
         if plan.shifted:
             new = new + plan.shift[index]
         if plan.scaled:
             new = new * plan.scales[index]
         columns = plan.index_columns
-        folded = plan.zeros | _fold(plan) if plan.folds or plan.zeros else {}
+        folded = plan.zeros | fold(plan) if plan.folds or plan.zeros else {}
         if plan.reading.adapters:
             folded |= self._adapters_in_use(t, plan)
         folded |= self._changed(plan, before)
@@ -372,7 +294,7 @@ class Translator:
         if not self._group.append(t, columns, new, gaps):
             self.status.drop("clock", page.samples)
 
-    def _changed(self, plan: _Plan, before: Mapping[int, float]) -> dict[int, float]:
+    def _changed(self, plan: PagePlan, before: Mapping[int, float]) -> dict[int, float]:
         """Columns and values of counters of changes. What a series has when first seen is no change."""
         for position, (counter, _) in plan.changes.items():
             now, was = float(plan.raw[position]), before[position]
@@ -380,22 +302,24 @@ class Translator:
             self._changes[counter] = self._changes.get(counter, 0.0) + event
         return {column: self._changes[counter] for counter, column in plan.changes.values()}
 
-    def _has_new_start_time(self, plan: _Plan) -> bool:
+    def _has_new_start_time(self, plan: PagePlan) -> bool:
         before = self._started
         start = plan.reading.start
+        if start is not None and np.isnan(plan.raw[start]):
+            return False
         self._started = float(plan.raw[start]) if start is not None else None
         return before is not None and self._started is not None and before != self._started
 
-    def _mend(self, plan: _Plan, fallen: list[int], was: Mapping[int, float]) -> list[int]:
+    def _mend(self, plan: PagePlan, fallen: list[int], was: Mapping[int, float]) -> list[int]:
         """See to values that fell; returns the columns that have no sample in this row.
 
         `was` has the values before, by position, of what changed.
         """
-        broken: list[_Histogram] = []
+        broken: list[RawHistogram] = []
         reset: set[str] = set()
         for position in fallen:
             histogram = plan.histograms.get(position)
-            if histogram is not None and _is_defect(plan, histogram, position, was):
+            if histogram is not None and is_defect(plan, histogram, position, was):
                 broken.append(histogram)
                 continue
             for member in histogram.members if histogram is not None else [position]:
@@ -408,12 +332,12 @@ class Translator:
         broken += [h for h in plan.histograms.values() if h.together in clocks]
         members = {member for histogram in broken for member in histogram.members}
         for member in members:
-            _shift_back(plan, member, was.get(member, float(plan.raw[member])))
+            shift_back(plan, member, was.get(member, float(plan.raw[member])))
         plan.shifted = bool(plan.shift.any())
         self.status.drop("falling_sum", len(members))
-        return _columns_of(plan, members)
+        return columns_of(plan, members)
 
-    def _restarted(self, plan: _Plan, ranks: Iterable[str]) -> None:
+    def _restarted(self, plan: PagePlan, ranks: Iterable[str]) -> None:
         plan.shift[:] = 0.0
         plan.shifted = False
         self._begin_anew(ranks)
@@ -428,9 +352,14 @@ class Translator:
         self._outdated = True
         self.wants_facts = True
 
-    def _adapters_in_use(self, t: float, plan: _Plan) -> dict[int, float]:
+    def _adapters_in_use(self, t: float, plan: PagePlan) -> dict[int, float]:
         """Columns and values of the LoRA families: the newest of the engine's reports holds."""
-        newest = max(plan.reading.adapters, key=lambda report: plan.raw[report[0]])
+        usable = [report for report in plan.reading.adapters if not np.isnan(plan.raw[report[0]])]
+        if not usable:
+            self._group.end(sorted(self._lora_columns))
+            self._lora_columns.clear()
+            return {}
+        newest = max(usable, key=lambda report: plan.raw[report[0]])
         using = newest[1]
         named = self._adapters.admit(t, sorted(using))
         values = {("kvitals_lora_adapters_active", ""): float(len(using))}
@@ -450,7 +379,7 @@ class Translator:
         self._lora_columns = set(columns)
         return columns
 
-    def _count_drops(self, plan: _Plan, page: PageSamples) -> None:
+    def _count_drops(self, plan: PagePlan, page: PageSamples) -> None:
         self.status.drop("duplicate", page.layout.duplicates)
         self.status.drop("own_timestamp", page.timestamped)
         self.status.drop("series_cap", plan.refused + plan.reading.oversized + plan.reading.left_out)
@@ -478,6 +407,14 @@ class Translator:
         users = (gpu.with_(**{METRIC_NAME: "kvitals_gpu_user", "user": user}) for gpu, user in reading.users)
         self.status.say("users", dict.fromkeys(users, 1.0))
         self._say_facts()
+
+    def _say_unusable(self, plan: PagePlan) -> None:
+        """Say which metrics have values that are not used, and why."""
+        said = {}
+        for (engine, family, raw), reason in plan.unusable_families().items():
+            labels = self.identity.series("kvitals_family_unusable", engine, family=family, raw=raw, reason=reason)
+            said[labels] = 1.0
+        self.status.say("unusable", said)
 
     def strings(self) -> dict[str, dict[str, str]]:
         """What is known of each engine of the page as strings: its model, role, version and so on, where known."""
@@ -515,102 +452,3 @@ class Translator:
             strings["role"] = reading.system.roles.get(strings.get("kv_role", ""), "")
         strings["role"] = self.identity.labels.get("role") or strings.get("role", "")
         return {name: text for name, text in strings.items() if text}
-
-
-def _empty_plan(layout: PageLayout, reading: Reading) -> _Plan:
-    meanings: list[Meaning | None] = reading.meanings
-    scales = np.array([m.scale if m else 1.0 for m in meanings], dtype=np.float64)
-    return _Plan(
-        layout,
-        reading,
-        columns=np.full(len(meanings), NOWHERE, dtype=np.intp),
-        scales=scales,
-        monotone=np.array([m is not None and m.monotone for m in meanings], dtype=np.bool_),
-        raw=np.full(len(meanings), np.nan),
-        shift=np.zeros(len(meanings)),
-        scaled=bool((scales != 1.0).any()),
-    )
-
-
-def _carry(before: _Plan, plan: _Plan) -> None:
-    """Take the last values over, so that a fall is seen across a change of layout."""
-    places = {series: i for i, series in enumerate(before.layout.series)}
-    for i, series in enumerate(plan.layout.series):
-        j = places.get(series)
-        if j is not None:
-            plan.raw[i], plan.shift[i] = before.raw[j], before.shift[j]
-            plan.disordered.update([i] if j in before.disordered else [])
-    plan.shifted = bool(plan.shift.any())
-
-
-def _group_histograms(plan: _Plan) -> None:
-    by_name: dict[str, _Histogram] = {}
-    for position, meaning in enumerate(plan.reading.meanings):
-        if meaning is None or not meaning.histogram:
-            continue
-        histogram = by_name.setdefault(meaning.histogram, _Histogram(together=meaning.together))
-        histogram.members.append(position)
-        plan.histograms[position] = histogram
-        if meaning.part == "_sum":
-            histogram.total = position
-        elif meaning.part == "_count":
-            histogram.count = position
-
-
-def _pair_buckets(plan: _Plan) -> None:
-    """Find for each bucket the one with the next bound of the same raw histogram, which cannot have a lower value."""
-    buckets: dict[Series, list[tuple[float, int]]] = {}
-    for position, meaning in enumerate(plan.reading.meanings):
-        if meaning is not None and meaning.part == "_bucket":
-            name, labels = plan.layout.series[position]
-            others = (name, tuple(label for label in labels if label[0] != "le"))
-            bound = bucket_bound(dict(labels)["le"])
-            if bound is not None:
-                buckets.setdefault(others, []).append((bound, position))
-    ordered = [[position for _, position in sorted(several)] for several in buckets.values()]
-    plan.lower = np.array([p for several in ordered for p in several[:-1]], dtype=np.intp)
-    plan.upper = np.array([p for several in ordered for p in several[1:]], dtype=np.intp)
-
-
-def _out_of_order(plan: _Plan) -> set[int]:
-    """The positions of all parts of histograms that have a bucket with a lower value than the bucket before it."""
-    falls = plan.lower[plan.raw[plan.upper] < plan.raw[plan.lower]]
-    return {member for position in falls.tolist() for member in plan.histograms[position].members}
-
-
-def _columns_of(plan: _Plan, members: set[int]) -> list[int]:
-    """The columns that positions are written to, alone or added up with others."""
-    columns = {int(plan.columns[member]) for member in members} - {NOWHERE}
-    for made in (plan.sums, plan.peaks):
-        columns |= {column for column, several in made.items() if any(one.position in members for one in several)}
-    return sorted(columns)
-
-
-def _is_defect(plan: _Plan, histogram: _Histogram, position: int, was: Mapping[int, float]) -> bool:
-    """Whether it is a sum that fell, while the count did not."""
-    if position != histogram.total or histogram.count < 0:
-        return False
-    now = plan.raw[histogram.count]
-    return bool(was.get(histogram.count, now) <= now)
-
-
-def _shift_back(plan: _Plan, position: int, was: float) -> None:
-    """Shift a series so that it goes on from the raw value before."""
-    now, target = float(plan.raw[position]), was + float(plan.shift[position])
-    shift = target - now
-    if not np.isfinite(shift):  # there was no value before, or none that could be gone on from
-        return
-    while now + shift < target:  # rounding must not make it fall: that would be a reset
-        shift = float(np.nextafter(shift, np.inf))
-    plan.shift[position] = shift
-
-
-def _fold(plan: _Plan) -> dict[int, float]:
-    """Columns and values of series that several raw ones make up."""
-    folded: dict[int, float] = {}
-    for fold, fold_by in plan.folds:
-        values = (plan.raw[fold.positions] + plan.shift[fold.positions]) * fold.scales
-        made = fold_by.reduceat(values, fold.starts)
-        there = ~np.isnan(made)
-        folded.update(zip(fold.columns[there].tolist(), made[there].tolist(), strict=True))
-    return folded

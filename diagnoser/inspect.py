@@ -13,7 +13,8 @@ from kvitals.diagnoser.availability import Reach
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.signals import FACT, EvaluationSpan, by_entity
 from kvitals.diagnoser.text import render
-from kvitals.diagnoser.units import oddities
+from kvitals.diagnoser.units import WRONG_UNIT, oddities
+from kvitals.diagnoser.unusable import UNUSABLE, described
 from kvitals.rules.engine_flags import GUESSED, flag_table
 from kvitals.rules.engine_map import EngineMap, Metric, load_map, systems
 from kvitals.rules.finding import DocumentSource
@@ -44,6 +45,8 @@ FRESH_SECONDS = 15.0
 OBJECTIVES = {"ttft_p99": "kvitals_ttft_seconds", "itl_p99": "kvitals_itl_seconds"}
 MAX_NAMES = 10  # listed in a problem
 
+WRONG_VALUE = "an engine's defect, or a proxy that changes the page"
+
 _DROPS = {
     "duplicate": ("series that appear on the page twice; the first counts", "two collectors register the same metric"),
     "falling_sum": (
@@ -52,7 +55,7 @@ _DROPS = {
     ),
     "bucket_order": (
         "samples of histograms whose buckets are out of order; they are left out",
-        "an engine's defect, or a proxy that changes the page",
+        WRONG_VALUE,
     ),
     "series_cap": (
         "samples beyond the limit of series in memory; they are left out",
@@ -63,6 +66,8 @@ _DROPS = {
         "impossible samples (NaN in a counter, infinite, above 1e30); they are left out",
         "an engine's defect, or a division by zero there",
     ),
+    "negative": ("samples below 0 of what cannot be below 0; they are left out", WRONG_VALUE),
+    "above_one": ("samples of shares above 1; they are left out", WRONG_UNIT),
     "clock": ("pages that arrived out of order", "check the clock of the node that runs kvitals"),
 }
 
@@ -221,6 +226,10 @@ class _Look:
             yield TelemetryProblem(
                 what, "statistics are switched off, a filter removes them, or the version is wrong", True
             )
+        unusable = sorted({described(x) for x in self._labels(UNUSABLE, entity) if x.get("reason") != "not_a_number"})
+        if unusable:
+            what = f"values that cannot be true, which are not used: {_listed(unusable)}"
+            yield TelemetryProblem(what, f"{WRONG_VALUE}; or {WRONG_UNIT}", True)
         unknown = sorted(x["raw"] for x in self._labels("kvitals_name_unknown", entity))
         if unknown:
             yield TelemetryProblem(

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kvitals.diagnoser.text import render
+from kvitals.diagnoser.unusable import described, of_family, unusable_metrics
 from kvitals.rules.compiled_signal import (
     STAND_INS,
     CompiledSignal,
@@ -24,7 +25,7 @@ from kvitals.rules.compiled_signal import (
 from kvitals.rules.expressions import expression
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of
 from kvitals.rules.model import SCOPES, Signal
-from kvitals.rules.origins import FACTS, HISTORY, PAGE, TRAFFIC, origins
+from kvitals.rules.origins import FACTS, HISTORY, PAGE, TRAFFIC, VALUES, origins
 from kvitals.series.promql import Expr, ExpressionBatch, Moment, Selector, Series, Vector, evaluate_range, selectors
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import (
@@ -198,6 +199,7 @@ class Signals:
         self._identities: dict[tuple[str, ...], dict[Labels, Labels]] = {}  # scope -> labels -> whose they are
         self._whose: dict[tuple[str, ...], dict[LabelSets, list[Labels]]] = {}  # the same of whole results
         self._asked: EvaluationSpan | None = None  # the moment of `_seen`
+        self._unusable: tuple[EvaluationSpan | None, Sequence[Labels]] = (None, ())
         self._seen: dict[tuple[str, ...], set[Labels]] = {}  # metric and names of labels -> their values
 
     def observe(self, span: EvaluationSpan) -> dict[str, SignalValues]:
@@ -262,6 +264,9 @@ class Signals:
     def why_missing(self, name: str, entity: Labels, span: EvaluationSpan) -> Missing:
         """Why a signal has no value for an entity, what it lacks, and what would bring that."""
         signal = self.knowledge.signals[name]
+        for metric in self.metrics(name, span):
+            if unusable := of_family(self.unusable(span), family_of(metric, self.knowledge.families), entity):
+                return missing_origin(VALUES, f"the values of {described(unusable)} are not used")
         known = self.known.get(name, SignalValues())
         if signal.samples is not None and entity in known.too_few:
             seen = f"{render(known.too_few[entity], 'count')} of {render(signal.samples.min, 'count')}"
@@ -298,11 +303,17 @@ class Signals:
         frames = self.source.select([Matcher(METRIC_NAME, MatchOp.EQ, FACT), fact], span.start, span.at)
         return any(labels.keep(tuple(entity)) == entity for frame in frames for labels in frame.labels)
 
+    def unusable(self, span: EvaluationSpan) -> Sequence[Labels]:
+        """The series of the metrics whose values are not used at a moment."""
+        if self._unusable[0] != span:
+            self._unusable = span, unusable_metrics(self.source, span.start, span.at)
+        return self._unusable[1]
+
     def untold(self, name: str, entity: Labels, span: EvaluationSpan) -> list[str]:
         """The metrics of a signal that an entity does not have, if the signal has no value for it."""
         if entity in self.known.get(name, SignalValues()).values:
             return []
-        return [metric for metric in self._families(name, span) if not self.exists(metric, entity, span)]
+        return [metric for metric in self.metrics(name, span) if not self.exists(metric, entity, span)]
 
     def _compile(self, span: EvaluationSpan) -> Mapping[str, CompiledSignal]:
         key = (span.fast, span.slow, span.cold)
@@ -378,7 +389,8 @@ class Signals:
             found = known[entity] = entity.with_(**{METRIC_NAME: SIGNAL_PREFIX + name})
         return found
 
-    def _families(self, name: str, span: EvaluationSpan) -> list[str]:
+    def metrics(self, name: str, span: EvaluationSpan) -> list[str]:
+        """The metrics of families that a signal reads."""
         if name not in self._reads:
             found = self._compile(span)[name].metrics
             self._reads[name] = [metric for metric in found if family_of(metric, self.knowledge.families)]

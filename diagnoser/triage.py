@@ -9,11 +9,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kvitals.diagnoser.evaluator import Judge
+from kvitals.diagnoser.entities import IN_FRONT, entity_title, not_for
+from kvitals.diagnoser.evaluator import TRAFFIC, Judge
 from kvitals.diagnoser.findings import Findings, Mute
 from kvitals.diagnoser.judgement import Judgement, harmless
+from kvitals.diagnoser.reasons import missing_signals
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import lower_title, render
+from kvitals.diagnoser.unusable import of_family, sentence
 from kvitals.rules.finding import (
     Coverage,
     DocumentSource,
@@ -25,7 +28,9 @@ from kvitals.rules.finding import (
     Triage,
     reached_from,
 )
+from kvitals.rules.loader import family_of
 from kvitals.rules.origins import origins
+from kvitals.series.types import Labels
 
 MAX_OF_A_RULE = 20
 """Entities of which one rule's finding is told in full: all that it could not tell, its evidence, its levers."""
@@ -34,6 +39,9 @@ MAX_UNKNOWN = 1000
 
 TTFT_OBJECTIVE = "LAT01"
 """The rule of the objective for first tokens."""
+
+MAX_NAMES = 3
+"""Engines that a sentence names."""
 
 _WEIGHT = {"page": 4, "ticket": 2, "info": 0}
 
@@ -54,13 +62,13 @@ def triage(
     muted = [_muted(f, mutes, span.at) for f in true if _mute(f, mutes, span.at)]
     open_ = [f for f in true if not _mute(f, mutes, span.at)]
     ordered = _ordered(open_)
-    healthy = is_healthy(judge, judgements, open_)
+    healthy = is_healthy(judge, judgements, open_, span)
     return Triage(
         source=source,
         window=DocumentWindow(span.start, span.at, round(span.fast, 3), span.cold),
         slo=list(slo),
         healthy=healthy,
-        verdict=verdict(healthy, ordered, judgements, in_time(judge, judgements, span)),
+        verdict=_answer(judge, judgements, span, healthy, ordered),
         causes=ordered.causes,
         symptoms=ordered.symptoms,
         telemetry=ordered.telemetry,
@@ -139,8 +147,8 @@ def _begun(
 ) -> Brief:
     """The document's beginning, of what is true."""
     open_ = [f for f in true if not _mute(f, mutes, span.at)]
-    healthy = is_healthy(judge, judgements, open_)
-    return Brief(healthy, verdict(healthy, _ordered(open_), judgements, in_time(judge, judgements, span)), open_)
+    healthy = is_healthy(judge, judgements, open_, span)
+    return Brief(healthy, _answer(judge, judgements, span, healthy, _ordered(open_)), open_)
 
 
 @dataclass(frozen=True)
@@ -222,14 +230,26 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     return sorted(causes, key=key)
 
 
-def is_healthy(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Finding]) -> bool | None:
+def is_healthy(
+    judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Finding], span: EvaluationSpan
+) -> bool | None:
     """docs/decisions/0004: False, True, or None when it could not be told."""
     if any(f.kind != "note" and _WEIGHT[f.severity] > 0 for f in open_):
         return False
     core = [j for j in judgements if j.rule.core]
     if judge.crashed or not core or pending_judgements(judgements):
         return None
-    return True if all(j.outcome in ("clear", "n/a", "fired") for j in core) else None
+    decided = all(j.outcome in ("clear", "n/a", "fired") for j in core)
+    return True if decided and not unknown_load(judge, core, span) else None
+
+
+def unknown_load(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) -> list[Labels]:
+    """The programs that serve requests and of which it is not known whether they have any: nothing was judged of them,
+    whatever is not applicable or clear. Routers and gateways count only where there is no engine."""
+    known = judge.signals.known[TRAFFIC].values
+    serving = {j.entity for j in core if j.rule.applies.traffic and not not_for(j.rule, judge.info(j.entity, span.at))}
+    engines = {entity for entity in serving if judge.info(entity, span.at).get("kind") not in IN_FRONT}
+    return sorted((entity for entity in engines or serving if entity not in known), key=str)
 
 
 def pending_judgements(judgements: Sequence[Judgement]) -> list[Judgement]:
@@ -261,8 +281,37 @@ def in_time(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan)
     return f"{share} first tokens in time in {render(span.fast, 'seconds')}"
 
 
-def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Judgement], measured: str = "") -> str:
-    """The whole answer in one sentence. `measured`: what `in_time` has found."""
+def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan) -> str:
+    """Which metrics have values that cannot be used, if core checks that could not be decided read them, or where
+    all were decided, which engines do not report their load, in words with what to do; else empty."""
+    signals, found = judge.signals, judge.signals.unusable(span)
+    undecided = [j for j in judgements if found and j.rule.core and j.outcome == "unknown" and j.verdict is not None]
+    families: dict[str, None] = {}
+    entities: list[Labels] = []
+    for judgement in undecided:
+        missing = missing_signals(judgement.verdict) if judgement.verdict is not None else []
+        metrics = (metric for name in missing for metric in signals.metrics(name, span))
+        read = filter(None, (family_of(metric, judge.knowledge.families) for metric in metrics))
+        own = [family for family in read if of_family(found, family, judgement.entity)]
+        families |= dict.fromkeys(own)
+        entities += [judgement.entity] if own else []
+    about = [labels for labels in found if any(labels.keep(tuple(entity)) == entity for entity in entities)]
+    core = [j for j in judgements if j.rule.core]
+    if about or any(j.outcome == "unknown" for j in core):
+        return sentence(about, families)
+    silent = unknown_load(judge, core, span)
+    names = ", ".join(entity_title("engine", entity) for entity in silent[:MAX_NAMES])
+    return f"{names} does not report whether it has requests. Run `kvitals check` on its URL." if silent else ""
+
+
+def verdict(
+    healthy: bool | None,
+    ordered: FindingOrder,
+    judgements: Sequence[Judgement],
+    measured: str = "",
+    undecided: str = "",
+) -> str:
+    """The whole answer in one sentence. `measured`: what `in_time` has found; `undecided`: `why_undecided`."""
     causes, telemetry = ordered.causes, ordered.telemetry
     down = [f for f in telemetry if f.severity == "page"]
     unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else ""
@@ -286,8 +335,10 @@ def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Ju
     unknown = [j for j in core if j.outcome == "unknown"]
     if unknown:
         first = unknown[0].rule.title
+        if undecided:
+            return f"Unknown: {len(unknown)} of {len(core)} core checks have no data. {undecided}"
         return f"Unknown: {len(unknown)} of {len(core)} core checks have no data; the first is “{first}”."
-    return "Unknown: a rule failed."
+    return f"Unknown: {undecided}" if undecided else "Unknown: a rule failed."
 
 
 def engine_verdict(
@@ -298,11 +349,24 @@ def engine_verdict(
     A cause of the engine's own comes before those of its node or pool, which the document's verdict names: the verdicts
     of engines tell one from another. judgements: of this engine. open_: the findings about it, in the document's order.
     """
-    healthy, measured = is_healthy(judge, judgements, open_), in_time(judge, judgements, span)
+    healthy = is_healthy(judge, judgements, open_, span)
     own = _ordered([f for f in open_ if f.entity.kind == "engine"])
     if not own.causes or (own.worst and not own.explains_worst(own.causes[0])):
-        return healthy, verdict(healthy, _ordered(open_), judgements, measured)
-    return healthy, verdict(healthy, own, judgements, measured)
+        own = _ordered(open_)
+    return healthy, _answer(judge, judgements, span, healthy, own)
+
+
+def _answer(
+    judge: Judge,
+    judgements: Sequence[Judgement],
+    span: EvaluationSpan,
+    healthy: bool | None,
+    ordered: FindingOrder,
+) -> str:
+    """The verdict, with what was measured and what is not known."""
+    measured = in_time(judge, judgements, span)
+    undecided = why_undecided(judge, judgements, span) if healthy is None else ""
+    return verdict(healthy, ordered, judgements, measured, undecided)
 
 
 def _mute(finding: Finding, mutes: Sequence[Mute], at: float) -> Mute | None:

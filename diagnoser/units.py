@@ -1,4 +1,4 @@
-"""Numbers that cannot be: ratios beyond 1, counts and sums below 0, latencies of days."""
+"""Numbers that are used and cannot be: sums below 0, latencies of days. Others are left out as they come in."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.rules.loader import family_of
 from kvitals.rules.model import Family
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, SeriesSource, is_stale
-
-MAX_RATIO = 1.05
-"""Gauges that are read while they change may be a little above 1."""
 
 MAX_MEAN_SECONDS = 86_400.0
 
@@ -33,8 +30,6 @@ def oddities(
         family = families.get(family_of(name, families) or "")
         if family is None:
             continue
-        if name.endswith("_ratio") and family.type == "gauge" and value > MAX_RATIO:
-            yield f"{name} is {value:g}, but a ratio is at most 1", WRONG_UNIT
         if value < 0 and family.type in ("counter", "histogram"):
             yield f"{name} is {value:g}, but a sum of durations or counts is never below 0", WRONG_SUM
         if name.endswith("_seconds_sum"):

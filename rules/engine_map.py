@@ -56,6 +56,7 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     replicas: Literal["one", "sum", "max"] = "one"  # how series that differ in replica labels only become one
     fold: Literal["", "sum", "max"] = ""  # how series that differ in other labels do; empty: by unit
     changes: str = ""  # counter of the times that the value became another one than 0
+    above_one: bool = False  # of a ratio: it may be above 1
     flag: str = ""  # what brings it where it is not there by default
     note: str = ""
 
@@ -73,6 +74,11 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Whether a series with these raw labels is meant. A label that is empty is not there."""
         meant = all(labels.get(label, "") == value for label, value in self.where.items())
         return meant and self.unless.items().isdisjoint(labels.items())
+
+    @property
+    def is_share(self) -> bool:
+        """Whether its values are shares of a whole, from 0 to 1 once scaled."""
+        return self.family.endswith("_ratio") and not self.above_one
 
     @property
     def since(self) -> str:

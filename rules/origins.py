@@ -14,6 +14,7 @@ from kvitals.rules.shipped import load_shipped
 
 FILE = Path(__file__).parent / "origins.yaml"
 PAGE, TRAFFIC, HISTORY, FACTS, SERVER, AGENT = "page", "traffic", "history", "facts", "server", "agent"
+VALUES = "values"
 """Those that the code names; the others are named by files of families."""
 
 

@@ -15,6 +15,7 @@ from kvitals.agent.collectors.page_parser import PageLayout, Series
 from kvitals.agent.collectors.status import Identity
 from kvitals.rules.engine_flags import GUESSED
 from kvitals.rules.engine_map import MAX_FACT, EngineMap, InfoMetric, Metric, Telemetry, usable
+from kvitals.rules.value_bounds import ANY_VALUE, ValueBounds, value_bounds
 from kvitals.rules.versions import in_range, release
 from kvitals.series.ascii_numbers import ascii_float
 from kvitals.series.bucket_bound import bucket_bound
@@ -47,7 +48,8 @@ class Meaning:
     largest: bool = False  # of several series that are this one the largest counts, else their sum
     replica: tuple[str, ...] | None = None  # which copy of the same numbers; None: not one of several
     changes: Labels | None = None  # the series that counts its changes
-    also: tuple[Meaning, ...] = ()  # what else it is; of these only labels and scale count
+    bounds: ValueBounds = ANY_VALUE  # of the raw values that can be true
+    also: tuple[Meaning, ...] = ()  # what else it is; of these only labels, scale and bounds count
 
 
 @dataclass
@@ -334,6 +336,7 @@ class _Reader:
             largest="max" in (entry.fold, entry.replicas) or (not entry.fold and own.name.endswith(_LARGEST)),
             replica=self._replica(entry, raw_labels),
             changes=own.with_(**{METRIC_NAME: entry.changes}) if entry.changes else None,
+            bounds=value_bounds(entry, part, scale),
         )
 
     def _own_labels(self, raw: Mapping[str, str]) -> dict[str, str]:

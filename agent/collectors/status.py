@@ -57,7 +57,8 @@ class ScrapeOutcome(msgspec.Struct, frozen=True):
 
 DROPS = (
     *("duplicate", "own_timestamp", "falling_sum", "series_cap", "scale"),
-    *("bucket_bound", "bucket_order", "clock", "out_of_range"),
+    *("bucket_bound", "bucket_order", "clock"),
+    *("out_of_range", "negative", "above_one"),
 )
 """Why samples of a good page are not taken over, or not as they are."""
 

@@ -21,6 +21,7 @@ from kvitals.diagnoser.signals import (
     with_enough_samples,
 )
 from kvitals.diagnoser.sources.served import Rows, ServedFamilies, Snapshot, focus_engines, vector
+from kvitals.diagnoser.unusable import UNUSABLE
 from kvitals.rules.compiled_signal import CompiledSignal, needed_metrics
 from kvitals.rules.expressions import expression
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
@@ -77,10 +78,11 @@ class RemoteSignals(Signals):
     def observe_steps(self, span: EvaluationSpan) -> Steps[dict[str, SignalValues]]:
         self.define(span)
         wanted = [expr for both in self._asked_for.values() for expr in both if expr is not None]
-        present = [expression(ENTITIES), expression(INFO)]
+        names = [ENTITIES, INFO, *([UNUSABLE] if self.served.dialect.has(UNUSABLE) else ())]
+        present = [expression(name) for name in names]
         found = self.ask([*present, *wanted], span.at, shared=True)
         yield None
-        for name, expr in zip((ENTITIES, INFO), present, strict=True):
+        for name, expr in zip(names, present, strict=True):
             self._snapshot[name] = [(labels.with_(**{METRIC_NAME: name}), value) for labels, value in found[expr]]
         self.known = {name: self._of(name, found) for name in self._asked_for}
         self.now = RemoteMoment(self, span.at)

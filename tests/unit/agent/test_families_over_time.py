@@ -159,17 +159,61 @@ def test_a_gauge_may_fall():
     assert watched.value("kvitals_engine_restarts_total") == 0.0
 
 
-def test_not_a_number_is_taken_as_it_is():
+def test_a_gauge_that_is_not_a_number_has_no_sample():
     watched = Watched()
-    watched.feed(page("loaded"))
-    watched.feed(
-        page("loaded").replace(
-            'vllm:kv_cache_usage_perc{engine="0",model_name="./tiny"} 0.7450980392156863',
-            'vllm:kv_cache_usage_perc{engine="0",model_name="./tiny"} NaN',
-        )
-    )
-    assert math.isnan(watched.value("kvitals_kv_usage_ratio"))
-    assert watched.value('kvitals_scrape_dropped_total{reason="out_of_range"}') == 0
+    usage = get_value(page("loaded"), "vllm:kv_cache_usage_perc")
+    none = set_value(page("loaded"), "vllm:kv_cache_usage_perc", math.nan)
+    for text in (page("loaded"), none, none, page("loaded")):
+        watched.feed(text)
+    assert watched.one("kvitals_kv_usage_ratio") == [usage, None, None, usage]
+    assert watched.one('kvitals_family_unusable{reason="not_a_number"}') == [None, 1.0, 1.0, None]
+    assert all(n == 0 for n in watched.now("kvitals_scrape_dropped_total").values())
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "family", "reason"),
+    [
+        ("vllm:kv_cache_usage_perc", 40.0, "kvitals_kv_usage_ratio", "above_one"),
+        ("vllm:kv_cache_usage_perc", -0.5, "kvitals_kv_usage_ratio", "negative"),
+        ("vllm:kv_cache_usage_perc", math.inf, "kvitals_kv_usage_ratio", "out_of_range"),
+        ("vllm:num_requests_waiting", -50.0, "kvitals_requests_waiting", "negative"),
+        ("vllm:num_requests_running", 1e308, "kvitals_requests_running", "out_of_range"),
+        ("vllm:prompt_tokens_total", -5.0, "kvitals_prompt_tokens_total", "negative"),
+        (f"{QUEUE}_count", -5.0, "kvitals_queue_seconds_count", "negative"),
+        (f"{QUEUE}_count", -5.0, "kvitals_queue_seconds_sum", "negative"),
+    ],
+)
+def test_a_value_that_cannot_be_true_has_no_sample(name, number, family, reason):
+    watched = Watched()
+    good = page("loaded")
+    bad = set_value(good, name, number)
+    for text in (good, bad, bad, good):
+        watched.feed(text)
+    (cells,) = watched.history(family).values()
+    assert cells[0] == cells[3] and cells[1] is cells[2] is None
+    assert watched.value(f'kvitals_scrape_dropped_total{{reason="{reason}"}}') == 2
+    unusable = watched.one(f'kvitals_family_unusable{{reason="{reason}"}}')
+    assert unusable == [None, 1.0, 1.0, None]
+    assert set(watched.now("kvitals_engine_restarts_total").values()) == {0.0}
+
+
+def test_a_value_that_cannot_be_true_is_not_used_when_its_line_stands_still():
+    """Lines that do not change for long are not listed any more as what may have changed."""
+    watched = Watched()
+    good = page("loaded")
+    watched.feed(good)
+    watched.feed(set_value(good, "vllm:kv_cache_usage_perc", 0.5))
+    for _ in range(300):
+        watched.feed(set_value(good, "vllm:kv_cache_usage_perc", 40.0))
+    assert watched.one("kvitals_kv_usage_ratio")[2:] == [None] * 300
+    assert watched.value('kvitals_scrape_dropped_total{reason="above_one"}') == 300
+
+
+@pytest.mark.parametrize("number", [1.0000001, 1.04, -0.0, -1e-12])
+def test_a_share_may_be_a_little_beyond_its_bounds(number):
+    watched = Watched()
+    watched.feed(set_value(page("loaded"), "vllm:kv_cache_usage_perc", number))
+    assert watched.value("kvitals_kv_usage_ratio") == number
 
 
 @pytest.mark.parametrize("number", ["NaN", "+Inf", "1e300"])

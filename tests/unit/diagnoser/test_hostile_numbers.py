@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import re
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvitals.agent.records import ScrapeRecord, encode
 from kvitals.app.pipeline import Pipeline, Setup
@@ -45,3 +49,72 @@ def test_no_number_stops_the_verdict(number: str, growth: bool) -> None:
     assert not document.coverage.crashed
     assert len(document.coverage.engines) == 2
     assert not [c.code for c in document.causes if c.entity.labels.get("engine", "").startswith("good")]
+
+
+IMPOSSIBLE = ("NaN", "+Inf", "-Inf", "1e308", "-1e308", "-1", "-50")
+LOAD = re.compile(
+    r"(?m)^(vllm:(?:num_requests_\w+|(?:time_to_first_token_seconds|e2e_request_latency_seconds)_\w+)\{[^}]*\}) \S+$"
+)
+
+
+def alone(pages: Iterable[str]) -> Triage:
+    """An engine whose pages, a second apart, are these."""
+    pipeline = Pipeline(Setup(load(), Config()), DocumentSource("capture", "hostile"))
+    pipeline.node.expect({"targets": [{"url": BAD}]})
+    at = 1000.0
+    for page in pages:
+        at += 1.0
+        record = ScrapeRecord(t=at, target=BAD, status=200, body=page.encode(), duration=0.01)
+        pipeline.ingest_recorded([encode(record)])
+    pipeline.observe(at, fast=at - 1000.0, cold=True)
+    return pipeline.triage()
+
+
+@pytest.mark.parametrize("number", IMPOSSIBLE)
+def test_an_engine_whose_values_cannot_be_true_is_not_healthy(number: str) -> None:
+    document = alone([VALUE.sub(rf"\1 {number}", PAGE)] * 20)
+    assert document.healthy is None
+    assert "core checks have no data. The engine reports values that cannot be used: num_requests_" in document.verdict
+    assert "`kvitals check` lists these metrics" in document.verdict
+    assert "values that can be used" in [lacking.what for lacking in document.lacking]
+    assert not document.notes  # least of all that the hardware was idle
+
+
+def test_an_engine_that_stops_sending_true_values_is_not_idle() -> None:
+    idle = re.sub(r"(?m)^(vllm:num_requests_\w+\{[^}]*\}) \S+$", r"\1 0", PAGE)
+    assert alone([idle] * 20).healthy
+    document = alone([*[idle] * 15, *[LOAD.sub(r"\1 -5", PAGE)] * 5])
+    assert document.healthy is None and "num_requests_running (below 0)" in document.verdict
+
+
+def test_one_scrape_without_a_value_leaves_an_idle_engine_healthy() -> None:
+    idle = re.sub(r"(?m)^(vllm:num_requests_\w+\{[^}]*\}) \S+$", r"\1 0", PAGE)
+    none = re.sub(r"(?m)^(vllm:num_requests_\w+\{[^}]*\}) \S+$", r"\1 NaN", PAGE)
+    assert alone([*[idle] * 19, none]).healthy
+
+
+def test_a_gauge_without_a_value_leaves_a_verdict() -> None:
+    """NaN is what a gauge has that nothing was observed of."""
+    idle = re.sub(r"(?m)^(vllm:num_requests_\w+\{[^}]*\}) \S+$", r"\1 0", PAGE)
+    extra = '# TYPE vllm:estimated gauge\nvllm:estimated{engine="0"} NaN\n'
+    unused = re.sub(r"(?m)^(vllm:gpu_memory\w*\{[^}]*\}) \S+$", r"\1 NaN", idle)
+    assert alone([unused + extra] * 20).healthy
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    number=st.sampled_from(IMPOSSIBLE),
+    share=st.sampled_from([0.0, 0.2, 0.8]),
+    seed=st.integers(min_value=0, max_value=999),
+)
+def test_no_values_of_load_are_never_health(number: str, share: float, seed: int) -> None:
+    """Whatever else a page has: it does not stop the verdict, and without usable load there is none of health."""
+    drawn = random.Random(seed)
+
+    def hostile(match: re.Match[str]) -> str:
+        return f"{match[1]} {drawn.choice(NUMBERS)}" if drawn.random() < share else match[0]
+
+    pages = [LOAD.sub(rf"\1 {number}", VALUE.sub(hostile, PAGE)) for _ in range(3)]
+    document = alone(pages[i % 3] for i in range(15))
+    assert document.healthy is not True, document.verdict
+    assert not document.coverage.crashed

@@ -32,13 +32,13 @@ def sglang_ranks(name: str, labels: Mapping[str, str], value: float) -> Rewritte
     """What `--dp-size 3` makes of a page: schedulers have a rank, the API server's series have none."""
     if "tp_rank" not in labels:
         return [(dict(labels), value)]
-    return [({**labels, "dp_rank": str(rank)}, value * (rank + 1)) for rank in range(3)]
+    return [({**labels, "dp_rank": str(rank)}, value / (rank + 1)) for rank in range(3)]
 
 
 def vllm_ranks(name: str, labels: Mapping[str, str], value: float) -> Rewritten:
     if "engine" not in labels:
         return [(dict(labels), value)]
-    return [({**labels, "engine": str(rank)}, value * (rank + 1)) for rank in range(3)]
+    return [({**labels, "engine": str(rank)}, value / (rank + 1)) for rank in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_each_rank_has_its_own_numbers_once(page, ranks, of_ranks, of_page):
             continue
         for rank in range(3):
             copy = labels.with_(engine=f"h:1/{rank}")
-            assert several[copy] == pytest.approx(value * (rank + 1)), labels
+            assert several[copy] == pytest.approx(value / (rank + 1)), labels
             seen.add(copy)
     assert several.keys() == seen
     assert {labels["engine"] for labels in several if labels.name == of_ranks} == {"h:1/0", "h:1/1", "h:1/2"}
