@@ -16,8 +16,10 @@ from functools import lru_cache, partial
 from kvitals.diagnoser.entities import ENTITIES, INFO
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery, PrometheusSeries
 from kvitals.diagnoser.sources.served import Rows
+from kvitals.diagnoser.unusable import UNUSABLE
 from kvitals.rules.engine_map import EngineMap, InfoMetric, Metric, load_map, systems
 from kvitals.rules.loader import HISTOGRAM_PARTS
+from kvitals.rules.value_bounds import value_bounds
 from kvitals.series.promql import Aggregate, Binary, Call, Expr, Matching, NumberLiteral, Range, Selector, String
 from kvitals.series.promql.rewrite import map_children
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
@@ -35,6 +37,20 @@ SEEN_SECONDS = 3600
 _LARGEST = ("_ratio", "_seconds", "_sleep")  # gauges of which several are not added up
 _ONCE = frozenset({"count_over_time", "present_over_time", "changes", "resets", "timestamp"})
 _MAX_FACT = 1e18
+_KEEPING = frozenset(
+    {
+        "",
+        "avg_over_time",
+        "min_over_time",
+        "max_over_time",
+        "last_over_time",
+        "quantile_over_time",
+        "increase",
+        "rate",
+        "irate",
+    }
+)
+"""Functions of samples that are within bounds whose results are, too."""
 
 Objectives = Callable[[str, str], Sequence[tuple[str, float, str]]]
 """Model and role of an engine -> its objectives: name, seconds, where it was set."""
@@ -70,7 +86,7 @@ class Pages:
 
     def why_not(self, metric: str) -> str:
         """Why a metric can not be told; empty where it could be if an engine had it."""
-        if metric in LOCAL or any(_feeds(map_, metric) for map_ in self.maps):
+        if metric in LOCAL or metric == UNUSABLE or any(_feeds(map_, metric) for map_ in self.maps):
             return ""
         return f"{metric} needs the agent"
 
@@ -157,6 +173,7 @@ class Pages:
         expr = applied(Selector(name, (*more, *matchers), selector.offset))
         if foreign and self.jobs is None:
             expr = Binary("and", expr, _present(map_, self.names), matching=Matching(on=True, labels=TARGET))
+        expr = _possible(expr, source, func)
         if map_.replica_labels and entry.replicas == "one":
             expr = Aggregate("max", expr, tuple(sorted((*map_.replica_labels, METRIC_NAME))), without=True)
         if source.zero:
@@ -296,6 +313,20 @@ def _engine(map_: EngineMap, raw: Mapping[str, str]) -> str:
 
 def _is_of(map_: EngineMap, info: Mapping[str, str], engine: Mapping[str, str]) -> bool:
     return all(info.get(label, "") in ("", engine.get(label, "")) for label in map_.rank_labels)
+
+
+def _possible(expr: Expr, source: RawMetricSource, func: str) -> Expr:
+    """The expression without values that cannot be true, NaN among them, as an agent leaves them out.
+
+    Of a function of several samples it is the result that is judged. Parts of histograms are left as they are, but for
+    `_count`: what is computed from impossible ones is NaN, which decides nothing.
+    """
+    if source.part in ("_bucket", "_sum") or func not in _KEEPING:
+        return expr
+    scale = source.metric.scale if isinstance(source.metric.scale, float) else 1.0
+    bounds = value_bounds(source.metric, source.part, scale)
+    above = Binary(">=", expr, NumberLiteral(bounds.lowest))
+    return Binary("<=", above, NumberLiteral(bounds.highest))
 
 
 def _always(map_: EngineMap, names: frozenset[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.sources.engine_pages import LOCAL, OBJECTIVE, Pages, read_pages
 from kvitals.diagnoser.sources.prometheus import PrometheusQuery, PrometheusSeries
 from kvitals.diagnoser.sources.served import ServedFamilies
+from kvitals.diagnoser.unusable import UNUSABLE
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.rules.loader import SIGNAL_PREFIX, load
 from kvitals.series.promql import PromQLError, Selector, evaluate, expand, parse, selectors
@@ -124,9 +126,33 @@ def test_all_that_is_on_a_page_can_be_asked_for(path: Path) -> None:
     pages = dialect(raw, 1000.0)
     told = {labels.name for frame in window.select([Matcher(METRIC_NAME, MatchOp.RE, "kvitals_.+")], 0, 1e9)
             for labels in frame.labels}  # fmt: skip
-    from_page = {name for name in told if not pages.why_not(name) and name not in LOCAL}
+    from_page = {name for name in told if not pages.why_not(name) and name not in (*LOCAL, UNUSABLE)}
     lost = {name for name in from_page if not pages.has(name)}
     assert not lost
+
+
+@pytest.mark.parametrize("number", ["NaN", "+Inf", "-Inf", "1e308", "-50"])
+def test_values_that_cannot_be_true_are_left_out_without_an_agent(number: str) -> None:
+    raw = Raw()
+    for second in range(20):
+        text = re.sub(r"(?m)^([^#\s]\S*(?:\{[^}]*\})?) \S+$", rf"\1 {number}", PAGES[0].read_text())
+        raw.page(1000.0 + second, text.encode())
+    pages = dialect(raw, 1019.0)
+    served = ServedFamilies(raw, pages)  # type: ignore[arg-type]
+    windows = EvaluationSpan(1019.0, 19.0, 19.0).windows
+    for name in ("traffic", "running_avg", "waiting_avg", "kv_usage_p90"):
+        signal = KNOWLEDGE.signals[name]
+        expr = parse(expand(signal.expr, windows.values(signal.window, signal.scope)))
+        assert served.instant([expr], 1019.0)[expr] == [], name
+
+
+def test_a_share_in_percent_is_left_out_without_an_agent() -> None:
+    raw = Raw()
+    text = re.sub(r"(?m)^(vllm:kv_cache_usage_perc\{[^}]*\}) \S+$", r"\1 40", PAGES[-1].read_text())
+    assert " 40\n" in text
+    raw.page(1000.0, text.encode())
+    asked = dialect(raw, 1000.0).translate(Selector("kvitals_kv_usage_ratio"))
+    assert by_series(raw, str(asked), 1000.0, ()) == {}
 
 
 def test_what_only_an_agent_knows_says_so() -> None:
