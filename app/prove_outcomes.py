@@ -14,6 +14,7 @@ import msgspec
 from kvitals.diagnoser.change_proof import Proof
 from kvitals.series.files import make_directory, read_regular, replace_file
 from kvitals.series.history.event_log import HistoryEvent
+from kvitals.series.json_text import encode_json
 from kvitals.series.undecodable import UNDECODABLE
 
 OUTCOMES = "outcomes"
@@ -31,7 +32,7 @@ def leave_outcome(history: Path, proof: Proof) -> bool:
     folder = history.parent / OUTCOMES
     make_directory(folder)
     name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(proof.ended))}-{proof.begun:.3f}.json"
-    replace_file(folder / name, msgspec.json.encode(proof))
+    replace_file(folder / name, encode_json(proof))
     return True
 
 

@@ -24,6 +24,7 @@ from kvitals.rules.engine_map import EngineMap, Metric, load_map
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import Lever
 from kvitals.rules.versions import in_range, release
+from kvitals.series.json_text import encode_json
 from kvitals.series.undecodable import UNDECODABLE
 
 FlagEvent = Literal["removed", "refused", "choice", "deprecated", "default", "choices", "added"]
@@ -333,4 +334,4 @@ def _notes(table: FlagTable, map_: EngineMap, before: str, after: str) -> Iterat
 
 
 def as_json(upgrade: Upgrade) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(upgrade))
+    return msgspec.json.format(encode_json(upgrade))

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from kvitals.rules.model import Kind, Severity
+from kvitals.series.json_text import encode_json
 from kvitals.series.types import Labels
 from kvitals.series.undecodable import UNDECODABLE
 
@@ -389,4 +390,4 @@ def schema() -> dict[str, Any]:
 
 def encode(document: Triage) -> bytes:
     """The document as JSON."""
-    return msgspec.json.encode(document)
+    return encode_json(document)

@@ -38,6 +38,7 @@ from kvitals.diagnoser.change_proof import (
 )
 from kvitals.rules.finding import Entity, Finding, LeverAdvice, PredictedValue, Triage
 from kvitals.rules.model import Lever
+from kvitals.series.json_text import encode_json
 
 BLOCKS_BEFORE = 12
 LONGEST_BEFORE = 2
@@ -419,4 +420,4 @@ def _progress(effects: Sequence[ProofEffect]) -> str:
 
 def encode_proof(proof: Proof) -> str:
     """The document as JSON."""
-    return msgspec.json.format(msgspec.json.encode(proof), indent=2).decode()
+    return msgspec.json.format(encode_json(proof), indent=2).decode()

@@ -29,6 +29,7 @@ from kvitals.app.sources.recording import Moments, judge_recording, span_of
 from kvitals.diagnoser.inspect import inspect
 from kvitals.rules.engine_flags import GUESSED
 from kvitals.rules.inspection import InspectedTarget, Inspection, Score, Sense, schema
+from kvitals.series.json_text import encode_json
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
@@ -83,7 +84,7 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     if args.schema:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(schema())).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(encode_json(schema())).decode() + "\n")
         return EXIT_HEALTHY
     if args.prometheus:
         return prometheus.check(args)
@@ -125,7 +126,7 @@ def _answer(inspection: Inspection, complaints: Sequence[str], args: argparse.Na
     document = PrintedDocument(
         _verdict(inspection).plain,
         partial(show, inspection, verbose=args.verbose),
-        lambda: msgspec.json.format(msgspec.json.encode(inspection)).decode(),
+        lambda: msgspec.json.format(encode_json(inspection)).decode(),
     )
     emit(document, args.output)
     if not is_text(args):

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -29,6 +28,7 @@ from kvitals.app.load.load_formats import FORMATS, MAX_BYTES, load_lines, mean_r
 from kvitals.app.load.play import MAX_CONCURRENCY, MAX_PLAY_SECONDS, EngineAddress, PlayLimits, last_part, served_model
 from kvitals.app.load.recorded_incident import GateFigures, RecordedIncident, judge_incident
 from kvitals.app.pipeline import Setup
+from kvitals.series.json_text import encode_json
 from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
@@ -121,7 +121,7 @@ def _play(args: argparse.Namespace) -> int:
     report = asyncio.run(_report(incidents, url, args, limits, chosen, console))
     title = _title(report)
     emit(
-        PrintedDocument(title, lambda out: _show(report, out), lambda: msgspec.json.encode(report).decode()),
+        PrintedDocument(title, lambda out: _show(report, out), lambda: encode_json(report).decode()),
         args.output,
     )
     return gate_exit_code(report)

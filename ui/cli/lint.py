@@ -27,6 +27,7 @@ from kvitals.dashboards.lint.pages import PageFacts, read_page
 from kvitals.dashboards.lint.reading import ReadingError, read_path
 from kvitals.diagnoser.sizing.quantity import several
 from kvitals.rules.engine_map import systems
+from kvitals.series.json_text import encode_json
 from kvitals.ui.cli.common import add_rules_option, answer_console, knowledge, status_console
 from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
@@ -84,7 +85,7 @@ def do(args: argparse.Namespace) -> int:
     if args.no_warnings:
         report = msgspec.structs.replace(report, defects=[one for one in report.defects if one.weight == "error"])
     if args.json:
-        sys.stdout.write(escape_unseen(msgspec.json.encode(report).decode()) + "\n")
+        sys.stdout.write(escape_unseen(encode_json(report).decode()) + "\n")
     else:
         show(report, answer_console())
     if report.defects:

@@ -10,7 +10,6 @@ import atexit
 import difflib
 import gc
 import importlib
-import io
 import os
 import re
 import shutil
@@ -22,9 +21,10 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from kvitals.app.escaping import plain
-from kvitals.ui.cli import letters
+from kvitals.ui.cli import standard_streams
 from kvitals.ui.cli.help_layout import HelpLayout, lay_out
 from kvitals.ui.cli.launch import EXIT_INTERRUPTED, STOPPED, stop
+from kvitals.ui.cli.standard_streams import OutputError
 
 GROUPS = {
     "diagnose": {
@@ -71,6 +71,9 @@ COMMANDS = {name: line for group in GROUPS.values() for name, line in group.item
 
 ALIASES = {"curve": ("whatif", "--curve"), "audit": ("knee", "--audit"), "replay": ("record", "--replay")}
 """Old commands and what they are now. They go after 0.1."""
+
+SERVERS = frozenset({"run", "web", "tap", "notify", "mcp"})
+"""Commands that serve until they are stopped: what they print are notes, and they do not end if nobody reads them."""
 
 EXIT_BAD_USE = 2
 SHORT = {"init": ("config", "init")}
@@ -146,18 +149,28 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command; its exit code is the process's."""
     gc.set_threshold(CONTAINERS_BETWEEN_COLLECTIONS, 10, 10)
     atexit.register(gc.freeze)  # else a process ends with a search of everything for cycles: 0.2 s after a recording
-    _prepare_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
+    standard_streams.prepare(notes_only=bool(SERVERS.intersection(words[:1])))
     try:
-        code = _run(words)
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads has enough; what is left is not written at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 0
+        code = _whole(words)
+    except OutputError as error:
+        code = 0 if error.closed_by_reader else EXIT_BAD_USE
+        if code:
+            print(f"kvitals: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print(STOPPED, file=sys.stderr)
         code = EXIT_INTERRUPTED
     sys.exit(code)
+
+
+def _whole(words: list[str]) -> int | str | None:
+    """Run one command until its answer is written. Raises OutputError where it cannot be."""
+    try:
+        code: int | str | None = _run(words)
+    except SystemExit as end:
+        code = end.code
+    sys.stdout.flush()
+    return code
 
 
 def _run(words: list[str]) -> int:
@@ -190,7 +203,7 @@ def _run(words: list[str]) -> int:
     do: Callable[[argparse.Namespace], int] = args.do
     try:
         return do(args)
-    except BrokenPipeError:
+    except OutputError:
         raise
     except Exception as error:
         from kvitals.ui.cli.failures import report_failure  # it imports whatever may fail
@@ -225,35 +238,6 @@ def _joined(words: Sequence[str]) -> Iterator[str]:
             yield f"{word}={value}"
         else:
             yield from (word, value)
-
-
-class _Lossy(io.FileIO):
-    """A file on which nothing fails: that a message cannot be shown does not change what a command ends with."""
-
-    def write(self, data: Any) -> int:
-        """As much as there is room for; the rest is lost."""
-        try:
-            return super().write(data) or 0
-        except OSError:
-            return len(memoryview(data))
-
-
-def _prepare_streams() -> None:
-    """Open /dev/null in place of a standard stream that the caller closed, since files would get its number; replace
-    letters that a terminal does not have."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
-            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
-    if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
-        raw = io.BufferedWriter(_Lossy(2, "w", closefd=False))
-        sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, line_buffering=True)
-    letters.register()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=letters.NAME)
 
 
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"

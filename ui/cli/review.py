@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.console import Console
 
 from kvitals.app.errors import UsageError
@@ -22,6 +21,7 @@ from kvitals.app.weekly_review import (
     review_of,
     server_review,
 )
+from kvitals.series.json_text import encode_json
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
     add_judging_options,
@@ -84,7 +84,7 @@ def do(args: argparse.Namespace) -> int:
             console.print(f"{sentence}\n")
 
     blocks = [Block(sentence) for sentence in found.story]
-    document = PrintedDocument("Weekly review", show, lambda: msgspec.json.encode(found).decode(), lambda: blocks)
+    document = PrintedDocument("Weekly review", show, lambda: encode_json(found).decode(), lambda: blocks)
     emit(document, args.output)
     status_console().print(f"{time.monotonic() - began:.0f} s; written: {', '.join(str(path) for path in files)}")
     return 0

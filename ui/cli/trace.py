@@ -26,6 +26,7 @@ from kvitals.app.request_sources import (
     of_recording,
 )
 from kvitals.app.sources.recording import span_of
+from kvitals.series.json_text import encode_json
 from kvitals.ui.cli import flames, tails
 from kvitals.ui.cli.common import (
     EXIT_HEALTHY,
@@ -120,7 +121,7 @@ def do(args: argparse.Namespace) -> int:
     say_notes(found.notes)
     if args.json:
         for told in found.requests:
-            sys.stdout.write(escape_unseen(msgspec.json.encode(told.record).decode()) + "\n")
+            sys.stdout.write(escape_unseen(encode_json(told.record).decode()) + "\n")
         return EXIT_HEALTHY if found.requests else EXIT_UNKNOWN
     lists = not asked.name and args.slowest is None and args.newest is None
 
@@ -153,7 +154,7 @@ def _flame(args: argparse.Namespace) -> int:
     if args.format == "folded":
         sys.stdout.write(folded_stacks(flame))
     elif args.format == "speedscope":
-        sys.stdout.write(escape_unseen(msgspec.json.encode(speedscope(flame, f"kvitals {source}")).decode()) + "\n")
+        sys.stdout.write(escape_unseen(encode_json(speedscope(flame, f"kvitals {source}")).decode()) + "\n")
     else:
         document = PrintedDocument(
             f"Time to first token at {plain(source)}",

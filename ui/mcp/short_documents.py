@@ -21,6 +21,7 @@ from kvitals.diagnoser.text import render
 from kvitals.kvcache.whatif import ReplayRow
 from kvitals.rules.finding import Evidence, EvidenceLine, Finding, LeverAdvice, Triage, Unknown
 from kvitals.rules.inspection import InspectedTarget, Inspection
+from kvitals.series.json_text import encode_json
 from kvitals.ui.mcp.quoting import NameQuoter, bounded_name, bounded_names
 
 MAX_CHARACTERS = 1700
@@ -224,7 +225,7 @@ def fit(build: Callable[[Sizes], Shortened], choices: Sequence[Sizes] = _SIZES) 
     """The document with as much as fits into MAX_CHARACTERS of JSON. choices: the largest sizes first."""
     document = build(choices[0])
     for sizes in choices[1:]:
-        if len(msgspec.json.encode(document).decode()) <= MAX_CHARACTERS:
+        if len(encode_json(document).decode()) <= MAX_CHARACTERS:
             break
         document = build(sizes)
     return document

@@ -10,6 +10,7 @@ import msgspec
 
 from kvitals.diagnoser.review.result import Review
 from kvitals.series.files import replace_file
+from kvitals.series.json_text import encode_json
 from kvitals.ui.review.markdown import markdown
 from kvitals.ui.review.page import page
 from kvitals.ui.review.tables import write_tables
@@ -26,7 +27,7 @@ def write(review: Review, folder: Path) -> list[Path]:
     texts = {
         "review.html": page(review).encode(),
         "review.md": markdown(review).encode(),
-        "review.json": msgspec.json.format(msgspec.json.encode(review), indent=1) + b"\n",
+        "review.json": msgspec.json.format(encode_json(review), indent=1) + b"\n",
     }
     with tempfile.TemporaryDirectory(dir=folder, prefix=".review-") as name:
         made = Path(name)

@@ -111,17 +111,6 @@ def test_a_recording_is_judged_without_the_http_client() -> None:
     assert ran.stderr.splitlines()[-1] == "False" and "KVC01" in ran.stdout
 
 
-def test_a_closed_standard_output_is_no_traceback() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", "from kvitals.ui.cli.main import main; main(['--version'])"],
-        stderr=subprocess.PIPE,
-        preexec_fn=lambda: __import__("os").close(1),
-        timeout=60,
-        check=False,
-    )
-    assert (ran.returncode, ran.stderr) == (0, b"")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
