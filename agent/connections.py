@@ -29,15 +29,14 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from kvitals.agent.accept_queue import ACCEPTED_AT_ONCE, lengthen_queue
 from kvitals.agent.connection_table import ConnectionTable, Waiting
-from kvitals.agent.exports.answers import encode_error
 from kvitals.agent.listeners import LISTENERS, PROCESSES, Listener
+from kvitals.agent.refusals import answer_bytes, other_version
 
 RESERVED_FILES = 256
 """Open files that a process keeps for all but connections of its listeners: scrapes, files, and sockets that were
 accepted and are about to be refused."""
 MIN_CONNECTIONS = 8
 
-RETRY_SECONDS = 5
 REFUSALS = 16
 """Connections that get a 503 at the same time. Those beyond it are closed without an answer."""
 REFUSAL_SECONDS = 1.0
@@ -191,7 +190,7 @@ class ListenerGuard:
     def refusal(self, connection: Connection) -> bytes:
         """The answer to a connection that was not admitted."""
         own = self.connections.of_peer(connection.peer)
-        return _answer(
+        return answer_bytes(
             self.row,
             "503 Service Unavailable",
             f"too many connections: {len(self.connections)} of {self.row.connections}, {own} of {self.row.per_peer}"
@@ -306,7 +305,7 @@ class Connection(asyncio.Protocol):
     def give_way(self) -> None:
         """End, so that another client can be served."""
         uploads = self.phase is ConnectionPhase.REQUEST and not self._unsent_bytes()
-        self.close(_answer(self._guard.row, "503 Service Unavailable", GAVE_WAY) if uploads else b"")
+        self.close(answer_bytes(self._guard.row, "503 Service Unavailable", GAVE_WAY) if uploads else b"")
 
     def check(self, now: float) -> None:
         """Close the connection where a time of the row is over."""
@@ -335,9 +334,9 @@ class Connection(asyncio.Protocol):
         answer already."""
         row = self._guard.row
         if self.phase is ConnectionPhase.HEAD:
-            return _answer(row, "408 Request Timeout", f"the head is incomplete after {row.head:g} s")
+            return answer_bytes(row, "408 Request Timeout", f"the head is incomplete after {row.head:g} s")
         if self.phase is ConnectionPhase.REQUEST:  # handlers answer once they have the body
-            return _answer(
+            return answer_bytes(
                 row, "408 Request Timeout", f"no byte of the body for {row.body:g} s; send the whole body at once"
             )
         return b""
@@ -421,7 +420,7 @@ class Connection(asyncio.Protocol):
             self._head.clear()
         elif len(self._head) > limit or self._received > len(self._head) + limit:
             most = f"a head may have {limit} bytes: send fewer or shorter header fields, or send the query as a form"
-            self._linger(_answer(self._guard.row, "431 Request Header Fields Too Large", most))
+            self._linger(answer_bytes(self._guard.row, "431 Request Header Fields Too Large", most))
             return False
         return True
 
@@ -431,7 +430,7 @@ class Connection(asyncio.Protocol):
         # Handlers answer once they have the body, so no byte of an answer is sent while they wait for it.
         waits = self.phase is ConnectionPhase.READY or (self.phase is ConnectionPhase.REQUEST and self._wants_body())
         most = f"a body may have {row.max_body} bytes, and its chunk framing {row.max_framing}"
-        self._linger(_answer(row, "413 Content Too Large", most) if waits else b"")
+        self._linger(answer_bytes(row, "413 Content Too Large", most) if waits else b"")
 
     def _linger(self, last: bytes) -> None:
         """Read no more, and keep the socket until the client had time to read its answer.
@@ -477,21 +476,6 @@ class Connection(asyncio.Protocol):
         with suppress(OSError):  # the client has reset the connection
             raw.write_eof()
         guard.loop.call_later(REFUSAL_SECONDS, done)
-
-
-def _answer(row: Listener, status: str, text: str) -> bytes:
-    """The answer to a request that ends with its connection, in the form of the listener's other errors."""
-    code = status[:3]
-    if row.json_errors:
-        kind = {"408": "timeout", "503": "unavailable"}.get(code, "bad_data")
-        body, content_type = encode_error(kind, text), "application/json"
-    else:
-        body, content_type = f"{text}\n".encode(), "text/plain"
-    retry = f"Retry-After: {RETRY_SECONDS}\r\n" if code == "503" else ""
-    return (
-        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}; charset=utf-8\r\nContent-Length: {len(body)}\r\n{retry}"
-        "Connection: close\r\n\r\n"
-    ).encode() + body
 
 
 class GuardedRunner(web.AppRunner):
@@ -595,6 +579,8 @@ def _followed(handler: Handler, guard: ListenerGuard) -> Handler:
     """The server's handler of requests, which reports to the guard's connections when each begins and ends."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        if (refused := other_version(guard.row, request)) is not None:
+            return refused
         connection = guard.by_protocol.get(request.protocol)
         if connection is None:  # of another site of the same server
             return await handler(request)

@@ -6,6 +6,8 @@ what runs.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -49,7 +51,7 @@ LISTENERS: dict[str, Listener] = {
             accepts="queries, reads of findings, request records and history; parts of the tap (`/api/v1/parts`);"
             " alerts (`[notify]`)",
             callers="this machine; also any host that reaches it where `listen` is another address: use "
-            "`[remote]` for those; parts and alerts from other machines only with a token",
+            "`[remote]` for those; parts and alerts from other machines, or through a proxy, only with a token",
             tls="no",
             connections=256,
             per_peer=192,
@@ -154,7 +156,7 @@ LISTENERS: dict[str, Listener] = {
             title="alerts to diagnose (`kvitals notify`)",
             address="127.0.0.1:9479",
             accepts="webhook messages of an Alertmanager",
-            callers="this machine; other machines with `token_file`",
+            callers="this machine; other machines, or through a proxy, only with `token_file`",
             tls="with `[remote]`",
             connections=128,
             per_peer=96,
@@ -192,7 +194,7 @@ LISTENERS: dict[str, Listener] = {
             address="not open by default",
             accepts="queries, reads of request records; parts of the tap",
             callers="this machine; any host that reaches it where `--listen` is another address; parts from other"
-            " machines only with a token",
+            " machines, or through a proxy, only with a token",
             tls="no",
             connections=128,
             per_peer=96,
@@ -259,6 +261,21 @@ LISTENERS: dict[str, Listener] = {
         ),
     )
 }
+
+PROXY_HEADERS = (
+    *("Forwarded", "Via", "X-Forwarded-*", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "X-Original-*"),
+    *("X-Envoy-*", "X-Proxy-*", "True-Client-Ip", "Cf-Connecting-Ip", "Fastly-Client-Ip"),
+)
+"""Headers that a proxy adds; `*` is any end. A request with one of them comes from behind a proxy, so its sender may be
+another machine although its connection is from this one."""
+
+_PROXY_HEADER = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in PROXY_HEADERS), re.IGNORECASE)
+
+
+def has_proxy_header(headers: Iterable[str]) -> bool:
+    """Whether one of these header names is in `PROXY_HEADERS`."""
+    return any(_PROXY_HEADER.fullmatch(name) for name in headers)
+
 
 PROCESSES: dict[str, tuple[str, ...]] = {
     "kvitals run": ("api", "remote", "otlp_http", "otlp_grpc", "kv_events"),

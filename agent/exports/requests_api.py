@@ -19,6 +19,7 @@ from aiohttp import web
 from kvitals.agent.exports import wire
 from kvitals.agent.exports.answers import document_answer, refusal
 from kvitals.agent.inbound import has_token
+from kvitals.agent.listeners import has_proxy_header
 from kvitals.agent.request_body import BodyError, read_body
 from kvitals.agent.requests.observation import PartsRecord, is_bounded
 from kvitals.agent.requests.record import RequestRecord
@@ -48,7 +49,6 @@ RETRY_SECONDS = "5"
 
 _SOURCE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TAKEN_SOURCES = frozenset(("otlp",))
-_PROXIED = ("Forwarded", "X-Forwarded-For", "X-Real-Ip")
 _decoder = msgspec.msgpack.Decoder(PartsRecord)
 
 
@@ -119,8 +119,7 @@ def tenants_in(reports: Iterable[TailReport]) -> set[str]:
 
 def is_local(request: web.Request) -> bool:
     """Whether a request comes from this machine and no proxy stands between."""
-    near = is_loopback(request.remote or "")
-    return near and not any(header in request.headers for header in _PROXIED)
+    return is_loopback(request.remote or "") and not has_proxy_header(request.headers)
 
 
 class _Taking:

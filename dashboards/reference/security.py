@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kvitals.agent.listeners import KIB, LISTENERS, MIB, Listener
+from kvitals.agent.listeners import KIB, LISTENERS, MIB, PROXY_HEADERS, Listener
 from kvitals.dashboards.reference.text import table
 
 FILE = "security.md"
@@ -17,13 +17,24 @@ def fill_listeners(document: str) -> str:
     """The document with its table as the listeners are now. Raises ValueError where it has no place for it."""
     if len(_PLACE.findall(document)) != 1:
         raise ValueError(f"docs/{FILE}: expected one place `<!-- listeners -->` with `<!-- end of listeners -->`")
-    rows = "\n".join([*_ways_in(), "", *_bounds()])
+    rows = "\n".join([*_ways_in(), "", _proxied(), "", *_bounds()])
     return _PLACE.sub(lambda _: f"<!-- listeners -->\n{rows}\n<!-- end of listeners -->", document)
 
 
 def _ways_in() -> Iterator[str]:
     rows = ((one.address, one.title, one.accepts, one.callers, one.tls) for one in LISTENERS.values())
     return table(("address", "listener", "accepts", "from", "TLS"), rows)
+
+
+def _proxied() -> str:
+    names = ", ".join(f"`{name}`" for name in PROXY_HEADERS)
+    return (
+        f"A request with one of these headers comes through a proxy: {names}. It counts as a request from another"
+        " machine, even if the proxy runs on this machine: it needs the token for parts and alerts, and it gets no"
+        " names of tenants. The tap passes these headers on. Other reads do not depend on them.\n\n"
+        "HTTP listeners accept HTTP/1.0 and HTTP/1.1. Other versions, also a request line without a version, get 505 or"
+        " 400, and the connection is closed. The web page is an exception (see below)."
+    )
 
 
 def _bounds() -> Iterator[str]:

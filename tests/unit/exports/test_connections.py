@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import resource
 import socket
 import ssl
@@ -461,3 +462,17 @@ def test_an_error_of_a_handler_keeps_its_traceback_after_malformed_requests(
         logger.error("Error handling request from %s", "127.0.0.1", exc_info=error)
     assert [record.exc_info is None for record in caplog.records] == [True, False]
     assert "a fault of ours" in caplog.text
+
+
+@pytest.mark.parametrize("row", [ROW, replace(LISTENERS["notify"], first_byte=5.0)], ids=["json", "text"])
+@pytest.mark.parametrize("line", [b"GET /", b"GET / HTTP/0.9", b"GET / HTTP/2.0", b"GET / HTTP/1.2", b"GET / HTTP/9.9"])
+async def test_other_versions_than_1_0_and_1_1_are_refused(row: Listener, line: bytes) -> None:
+    """HTTP/0.9 and HTTP/2.0 were answered with the page."""
+    async with Server(row).running() as server:
+        for before in (b"", GET):  # also as a later request of a connection
+            reader, _ = await server.open(said=before + line + b"\r\nHost: localhost\r\n\r\n")
+            async with asyncio.timeout(20):
+                text = (await reader.read()).decode()  # to the end of the connection
+            statuses = re.findall(r"HTTP/1\.[01] ([0-9]{3}) ", text)
+            assert statuses[-1] in ("505", "400"), text
+            assert text.count("hello") <= len(before) // len(GET)

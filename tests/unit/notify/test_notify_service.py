@@ -22,6 +22,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from kvitals.agent.listeners import PROXY_HEADERS
 from kvitals.app.escaping import plain
 from kvitals.app.notify import intake, queue, sending, service, shares
 from kvitals.app.notify.finding_match import DiagnosisRequest
@@ -185,7 +186,9 @@ async def test_who_may_send(full_cache: Triage, tmp_path: Path) -> None:
         assert await post(url, body(alert()), Authorization="Bearer abd") == 401
         assert await post(url, body(alert()), Authorization="Bearer abc") == 200
     async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (_, url):
-        assert await post(url, body(alert()), **{"X-Forwarded-For": "10.0.0.1"}) == 403
+        for name in PROXY_HEADERS:
+            for written in {name.replace("*", "For"), name.replace("*", "Host").lower()}:
+                assert await post(url, body(alert()), **{written: "10.0.0.1"}) == 403, written
 
 
 async def test_a_page_in_a_browser_can_not_send(full_cache: Triage, tmp_path: Path) -> None:
