@@ -51,6 +51,7 @@ CHUNK = 1 << 18
 PARTIAL, UNKNOWN, FAILED = "partial", "unknown", "failed"
 REASONS: dict[str, tuple[str, str]] = {
     "files": (UNKNOWN, "{detail}"),
+    "unusable": (FAILED, "{detail}"),
     "ended": (FAILED, "The log's stream ended: {detail}. Restart the agent to read it again."),
     "behind": (PARTIAL, "{detail} MB are not read yet: the log is new, or it grows faster than the agent reads it."),
 }
@@ -158,6 +159,10 @@ class EngineLog(Protocol):
         """Why the last read is incomplete; empty where it is not."""
 
     @property
+    def problem_reason(self) -> str:
+        """The key of `REASONS` for `problem`."""
+
+    @property
     def behind(self) -> int:
         """Bytes that are known to be unread."""
 
@@ -194,6 +199,10 @@ class FileLog:
         return "; ".join(self._tail.problems[:3])
 
     @property
+    def problem_reason(self) -> str:
+        return "unusable" if self._tail.unusable else "files"
+
+    @property
     def behind(self) -> int:
         return self._tail.behind
 
@@ -221,6 +230,8 @@ def _bytes_of(path: Path) -> int:
 
 class StreamLog:
     """A pipe of lines, such as standard input."""
+
+    problem_reason = "ended"
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -288,7 +299,7 @@ def read_log(log: EngineLog, parser: EngineLogParser, key: str, t: float) -> Eng
 def _state(log: EngineLog) -> tuple[str, str, str]:
     """State, reason and message of a log that was read."""
     if log.problem:
-        reason, detail = ("files" if isinstance(log, FileLog) else "ended"), log.problem
+        reason, detail = log.problem_reason, log.problem
     elif log.behind > MAX_CYCLE_BYTES:
         reason, detail = "behind", f"{log.behind / 1e6:.0f}"
     else:

@@ -39,6 +39,7 @@ HEAD = 256
 ROTATED_SECONDS = 60.0
 """For how long a file is read on after it was rotated away and nothing more came."""
 
+NO_FILE = "it is not a regular file; name the file that the log is written to"
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
 
 
@@ -72,6 +73,7 @@ class Tail:
         self._files: dict[tuple[int, int], _File] = {}  # by device and inode
         self.problems: list[str] = []
         """What kept the last look from seeing all, for people."""
+        self._refused = False  # in the last look: something is there that cannot be followed
 
     @property
     def places(self) -> list[TailPosition] | None:
@@ -81,13 +83,19 @@ class Tail:
         return [file.place for file in self._files.values()]
 
     @property
+    def unusable(self) -> bool:
+        """Whether what the path names cannot be followed: a pipe, a device, a file without permission. Waiting does not
+        help then, as it does where no file is there yet."""
+        return self._refused and not self._files
+
+    @property
     def behind(self) -> int:
         """Bytes that are still to be read."""
         return sum(file.behind for file in self._files.values())
 
     def look(self, t: float) -> None:
         """Find what files there are. `t`: seconds of a clock that nobody sets."""
-        self.problems = []
+        self.problems, self._refused = [], False
         found = self._found()
         for file in self._files.values():
             file.check()
@@ -131,7 +139,7 @@ class Tail:
             )
             return []
         except OSError as error:
-            self.problems.append(f"{self.path}: cannot be read: {error.strerror}")
+            self._refuse(self.path, str(error.strerror))
             return []
         if not files:
             self.problems.append(
@@ -159,14 +167,17 @@ class Tail:
         try:
             file = _File(path)
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            self.problems.append(f"{path}: cannot be read: {why}")
+            self._refuse(path, str(error.strerror if isinstance(error, OSError) else error))
             return
         if self._resume(file):
             return
         if at_end:
             file.go_to_end()
         self._files[file.key] = file
+
+    def _refuse(self, path: Path, why: str) -> None:
+        self._refused = True
+        self.problems.append(f"{path}: cannot be read: {why}")
 
     def _find_rotated(self) -> None:
         """Open the files that were being read before a restart and have another name now."""
@@ -196,11 +207,11 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         """Raises OSError, or ValueError for what can not be followed."""
+        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: to open a device can have an effect
+            raise ValueError(NO_FILE)
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         info = os.fstat(self._fd)
-        problem = (
-            "" if stat.S_ISREG(info.st_mode) else "it is not a text file; name the file that the log is written to"
-        )
+        problem = "" if stat.S_ISREG(info.st_mode) else NO_FILE
         if not problem and os.pread(self._fd, 8, 0).startswith(_COMPRESSED):
             problem = "it is compressed; change the pattern so that it matches only files that are still written to"
         if problem:

@@ -68,6 +68,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "The agent could not parse some values and left them out: {detail}. Does the mapping fit the log?",
     ),
     "files": (UNKNOWN, "{detail}"),
+    "unusable": (FAILED, "{detail}"),
     "state": (PARTIAL, "{detail}; after a restart the agent reads the log only from its end."),
     "hanging": (
         FAILED,
@@ -156,7 +157,7 @@ class RequestLogs:
             try:
                 records.append(self._read_one(one, t))
             except OSError as error:
-                told = _told("files", f"{one.tail.path}: cannot be read: {error.strerror}")
+                told = _told("unusable", f"{one.tail.path}: cannot be read: {error.strerror}")
                 records.append(PartsRecord(t=t, source=one.name, parts=(), **told))
             except Exception as error:  # a log must not keep the agent from reading others
                 log.exception("a request log was not read", log=one.name)
@@ -185,7 +186,7 @@ class RequestLogs:
         """How a log fares, the worst first."""
         unread = sum(dropped.values())
         if one.tail.problems:
-            return _told("files", "; ".join(one.tail.problems[:3]))
+            return _told("unusable" if one.tail.unusable else "files", "; ".join(one.tail.problems[:3]))
         if unread and not parts and not dropped[NOT_A_REQUEST]:
             return _told("no_lines_fit", str(unread))
         if one.reader.unreadable:

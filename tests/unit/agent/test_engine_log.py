@@ -228,6 +228,33 @@ def test_the_agent_follows_the_log_that_a_target_names(path: Path) -> None:
     assert b"Loading" not in encode(record).payload, "a record has no text of the log"
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "compressed", "missing"])
+def test_a_path_that_is_no_log_is_a_failed_collector_with_a_reason(kind: str, tmp_path: Path) -> None:
+    """A pipe or a device as `log` was in no family of the agent."""
+    path = {"device": Path("/dev/zero")}.get(kind, tmp_path / "engine.log")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "compressed":
+        path.write_bytes(b"\x1f\x8b\x08\x00")
+
+    async def cycles() -> Node:
+        node = Node(build({"target": [{"url": "http://127.0.0.1:1", "log": str(path)}]}))
+        await node.open()
+        try:
+            for _ in range(2):
+                await node.collect()
+        finally:
+            await node.close()
+        return node
+
+    node = asyncio.run(cycles())
+    failing = '{collector="engine_log",reason="unusable"}'
+    assert value(node, f"kvitals_collector_failing{failing}", time.time()) == ([] if kind == "missing" else [1])
+    assert value(node, 'kvitals_collector_success{collector="engine_log"}', time.time()) == [float(kind == "missing")]
+
+
 @pytest.mark.parametrize("log", ["relative.log", "journal:", "journal:--help", "journal:a b", "/var/*/x.log", "/a\0b"])
 def test_a_log_that_cannot_be_followed_is_refused(log: str) -> None:
     with pytest.raises(ConfigError, match="invalid log"):
