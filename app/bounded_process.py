@@ -71,6 +71,8 @@ def run_bounded(work: Callable[..., T], *arguments: object, limits: WorkLimits) 
         )
     try:
         kind, value = _answer(pickle.dumps((work, arguments, limits)), deadline, limits)
+    except OSError as error:  # no process, memory or descriptor left, or a clock that was set meanwhile
+        raise WorkLimitError(f"its process cannot be run: {error.strerror or error}") from error
     finally:
         _turn.release()
     if kind == "refused":

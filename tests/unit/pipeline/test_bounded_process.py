@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -66,3 +67,22 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         parent.send_signal(signal.SIGKILL)
     pid = int(file.read_text())
     until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(), "it goes on")
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+@pytest.mark.parametrize("step", ["communicate", "__init__"])
+def test_a_process_that_cannot_be_run_is_a_limit(number: int, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that was set while the agent waited for the process ended a thread with a traceback."""
+
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    class Failing(subprocess.Popen[bytes]):
+        _child_created = False  # of a process that was not started
+
+    setattr(Failing, step, failing)
+    monkeypatch.setattr(subprocess, "Popen", Failing)
+    with pytest.raises(WorkLimitError, match=os.strerror(number)):
+        run_bounded(tasks.place, 1, limits=LIMITS)
+    monkeypatch.undo()
+    assert run_bounded(tasks.place, 1, limits=LIMITS)[0] == 2, "it is the next one's turn"
