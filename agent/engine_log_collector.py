@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import time
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from kvitals.agent.collectors.engine_log import EngineLog, EngineLogParser, open
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.node_context import NodeContext
 from kvitals.agent.records import EngineLogRecord, Record
-from kvitals.agent.workers import Worker, WorkerHungError
+from kvitals.agent.workers import Worker
 from kvitals.rules.engine_log_map import LOG_EVENTS, LOG_PHASES, LOG_VALUES
 from kvitals.series.slices import Steps
 from kvitals.series.types import METRIC_NAME, Labels
@@ -151,7 +151,6 @@ class EngineLogCollector(NodeCollector[EngineLogRecord]):
             followed.thread.post(followed.close)
 
     async def close(self) -> None:
-        for followed in self._followed.values():
-            with contextlib.suppress(WorkerHungError, OSError):
-                await followed.thread.run(followed.close, CLOSE_SECONDS)
+        ends = [one.thread.run(one.close, CLOSE_SECONDS) for one in self._followed.values()]
+        await asyncio.gather(*ends, return_exceptions=True)  # a log whose file system hangs is left
         self._followed = {}

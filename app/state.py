@@ -16,7 +16,7 @@ from kvitals.series.undecodable import UNDECODABLE
 
 MAX_BYTES = 16 << 20
 MAX_GAP_SECONDS = 300.0
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 1.0
 """A disk that does not answer for so long does not keep the agent from ending."""
 
 

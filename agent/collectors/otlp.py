@@ -109,9 +109,7 @@ class OtlpSense:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        for name, door in self._doors.items():
-            if name not in self._shut:
-                await door.close()
+        await asyncio.gather(*(self._close(name) for name in self._doors if name not in self._shut))
 
     async def _keep_open(self, name: str) -> None:
         """Open a way in again where it could not be opened, or ended by itself. Without an end."""
@@ -135,11 +133,11 @@ class OtlpSense:
             self._shut.pop(name, None)
 
     async def _close(self, name: str) -> None:
-        """Let go of what an ended server leaves."""
+        """Close a server, or let go of what one leaves that ended."""
         try:
             await self._doors[name].close()
         except Exception:
-            log.exception("OTLP: the server has ended, but its listener did not close", address=name)
+            log.exception("OTLP: the listener did not close", address=name)
 
     def _message(self, name: str) -> str:
         return (

@@ -33,6 +33,10 @@ PROTOBUF, JSON = "application/x-protobuf", "application/json"
 _DECODE: dict[str, Callable[[bytes], list[SpanGroup]]] = {PROTOBUF: otlp_wire.groups, JSON: otlp_json.groups}
 
 
+SHUTDOWN_SECONDS = 1.0
+"""For requests that are being answered, when the agent stops."""
+
+
 class HttpDoor:
     """The server on its address."""
 
@@ -52,7 +56,7 @@ class HttpDoor:
         app.router.add_post("/v1/traces", self._traces)
         for signal in ("metrics", "logs"):
             app.router.add_post(f"/v1/{signal}", self._others)
-        runner = GuardedRunner(app, shutdown_timeout=2)
+        runner = GuardedRunner(app, shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()
         host, port = self._address
         try:

@@ -52,7 +52,7 @@ SEND_SECONDS = 5.0
 
 MAX_TRIES = 4
 FIRST_WAIT, MAX_WAIT = 1.0, 60.0
-CLOSE_SECONDS = 3.0
+CLOSE_SECONDS = 1.0
 
 TOP_SHARE = 0.01
 """The slowest requests of late that are always sent."""

@@ -41,7 +41,7 @@ MAX_LOOKS = 64
 """At incidents without a cause at the same time, likewise."""
 FORGET_SECONDS = 3 * 86400.0
 """An incident that no message spoke of for so long is forgotten: somebody stopped telling."""
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 2.0
 """For what is being sent when it is to end."""
 LOOK_SECONDS = 60.0
 LARGE_BODY = 64 * 1024

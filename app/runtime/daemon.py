@@ -59,11 +59,15 @@ class Daemon:
         pipeline.node.parts.send_traces(version("kvitals"))
         if self.keeping is not None:
             self.keeping.start(version("kvitals"))
+        closing: asyncio.Future[None] | None = None
         try:
             async with serve(pipeline, address, time.time, lambda: self._reload.status, self.keeping, self._health):
-                yield
+                try:
+                    yield
+                finally:  # beside the end of the API, so that their waits do not add up
+                    closing = asyncio.ensure_future(self._close())
         finally:
-            await self._close()
+            await (closing or self._close())
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run cycles at the configured interval until `stop` is set, and report to systemd meanwhile."""
