@@ -38,38 +38,41 @@ class FlagBounds:
 
 
 _SHARES = frozenset({"--gpu-memory-utilization", "--mem-fraction-static"})
-_COUNTS = frozenset(
-    {
-        "--api-server-count",
-        "--block-size",
-        "--chunked-prefill-size",
-        "--expert-parallel-size",
-        "--kv-cache-memory-bytes",
-        "--long-prefill-token-threshold",
-        "--max-cpu-loras",
-        "--max-loras",
-        "--max-loras-per-batch",
-        "--max-num-active-seqs",
-        "--max-num-batched-tokens",
-        "--max-num-queued-reqs",
-        "--max-num-queued-tokens",
-        "--max-num-seqs",
-        "--max-queued-requests",
-        "--max-running-requests",
-        "--num-gpu-blocks-override",
-        "--page-size",
-        "--pipeline-parallel-size",
-        "--tensor-parallel-size",
-    }
-)
-"""Flags that count something. Values that switch a flag off, such as -1, are not counts and are left out."""
+_TOKENS, _SEQUENCES, _RANKS = 1 << 30, 1 << 20, 1 << 16
+_COUNTS = {
+    "--api-server-count": _RANKS,
+    "--block-size": 1 << 20,
+    "--chunked-prefill-size": _TOKENS,
+    "--expert-parallel-size": _RANKS,
+    "--kv-cache-memory-bytes": 1 << 50,
+    "--long-prefill-token-threshold": _TOKENS,
+    "--max-cpu-loras": _SEQUENCES,
+    "--max-loras": _SEQUENCES,
+    "--max-loras-per-batch": _SEQUENCES,
+    "--max-num-active-seqs": _SEQUENCES,
+    "--max-num-batched-tokens": _TOKENS,
+    "--max-num-queued-reqs": _TOKENS,
+    "--max-num-queued-tokens": 1 << 40,
+    "--max-num-seqs": _SEQUENCES,
+    "--max-queued-requests": _TOKENS,
+    "--max-running-requests": _SEQUENCES,
+    "--num-gpu-blocks-override": _TOKENS,
+    "--page-size": 1 << 20,
+    "--pipeline-parallel-size": _RANKS,
+    "--tensor-parallel-size": _RANKS,
+}
+"""Flags that count something, with the largest number that any machine can use: engines take larger ones and fail when
+they allocate. Values that switch a flag off, such as -1, are not counts and are left out."""
+
+LARGEST = 1 << 53
+"""For all other flags: from here on not every whole number is a float."""
 
 
 def bounds(flag: str) -> FlagBounds | None:
     """The numbers that a flag accepts; None where they are not known."""
     if flag in _SHARES:
         return FlagBounds(least=0, most=1, whole=False)
-    return FlagBounds() if flag in _COUNTS else None
+    return FlagBounds(most=_COUNTS[flag]) if flag in _COUNTS else None
 
 
 def refusal(flag: str, value: str) -> str:
@@ -78,8 +81,8 @@ def refusal(flag: str, value: str) -> str:
     if limits is None:
         return ""
     number = _number(value)
-    if limits.whole and (number is None or not is_digits(value) or number < limits.least):
-        return f"{flag} takes a whole number from {limits.least:g}, not {value}"
+    if limits.whole and (number is None or not is_digits(value) or not limits.least <= number <= limits.most):
+        return f"{flag} takes a whole number from {limits.least:g} to {limits.most:,}, not {value}"
     if not limits.whole and (number is None or not limits.least < number <= limits.most):
         return f"{flag} takes a value above {limits.least:g}, at most {limits.most:g}, not {value}"
     return ""

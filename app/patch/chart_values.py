@@ -8,7 +8,7 @@ Its template (`helm/templates/deployment-vllm-multi.yaml` of vllm-project/produc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import yaml
 
@@ -38,6 +38,10 @@ class ChartModel:
     config: yaml.MappingNode
     system: str = "vllm"
     notes: Sequence[str] = ()
+
+    def renamed(self, name: str) -> ChartModel:
+        """The same under another name."""
+        return replace(self, name=name)
 
     def edits(self, changes: Sequence[FlagEdit]) -> list[TextEdit]:
         """The edits that make the changes; none where the values have them already."""

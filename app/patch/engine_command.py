@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvitals.agent.command_line import launched_engine
 from kvitals.app.patch.argument_sites import ArgumentSite
@@ -43,6 +43,10 @@ class EngineCommand:
     arguments: Sequence[tuple[ArgumentSite, int]]
     insertion: ArgumentSite
     notes: Sequence[str] = ()
+
+    def renamed(self, name: str) -> EngineCommand:
+        """The same under another name."""
+        return replace(self, name=name)
 
     def uses(self) -> Iterator[FlagUse]:
         """The flags in their order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -58,16 +59,28 @@ class PatchableCommand(Protocol):
 
     def state(self, flag: str) -> str | None: ...
 
+    def renamed(self, name: str) -> PatchableCommand: ...
+
 
 def engine_commands(path: str, content: str) -> list[PatchableCommand]:
     """The engines that a file starts, in its order. Raises PatchError for a file that cannot be read as its kind."""
     if len(content.encode()) > MAX_BYTES:
         raise PatchError(f"{path} is larger than {MAX_BYTES >> 20} MiB; give the file that starts the engine")
     if path.endswith(YAML_ENDINGS):
-        return list(_of_yaml(path, content))
+        return _numbered(list(_of_yaml(path, content)))
     if path.endswith(UNIT_ENDINGS):
-        return list(_of_unit(content))
-    return list(_of_script(content))
+        return _numbered(list(_of_unit(content)))
+    return _numbered(list(_of_script(content)))
+
+
+def _numbered(commands: Sequence[PatchableCommand]) -> list[PatchableCommand]:
+    """The commands under names that differ: several of one name, such as those in one script, are NAME/1, NAME/2."""
+    total, seen = Counter(one.name for one in commands), Counter[str]()
+    named: list[PatchableCommand] = []
+    for one in commands:
+        seen[one.name] += 1
+        named.append(one if total[one.name] == 1 else one.renamed(f"{one.name}/{seen[one.name]}"))
+    return named
 
 
 def _of_yaml(path: str, content: str) -> Iterator[PatchableCommand]:
@@ -83,8 +96,7 @@ def _of_yaml(path: str, content: str) -> Iterator[PatchableCommand]:
         if not models:
             kind = text_of(entries(document).get("kind"))
             for name, mapping in _containers(document, "", set()):
-                if (command := _of_container(content, name, mapping, kind)) is not None:
-                    yield command
+                yield from _of_container(content, name, mapping, kind)
 
 
 def _containers(node: yaml.Node, key: str, seen: set[int]) -> Iterator[tuple[str, yaml.MappingNode]]:
@@ -111,25 +123,25 @@ class _Part:
     text: SourceText | None = None
 
 
-def _of_container(content: str, name: str, node: yaml.MappingNode, kind: str) -> EngineCommand | None:
+def _of_container(content: str, name: str, node: yaml.MappingNode, kind: str) -> list[EngineCommand]:
     known = entries(node)
     order = ("command", "args") if "args" in known or kind else ("entrypoint", "command")
     leading = _part(content, known.get(order[0]))  # what replaces the entry point of the image
     parts = [part for part in (leading, _part(content, known.get(order[1]))) if part is not None]
     variables = _variables(content, known)
     for part in parts:  # a shell's script first: the words before it name the shell
-        if (found := _in_script(content, name, part, parts, variables)) is not None:
+        if found := _in_script(content, name, part, parts, variables):
             return found
     values = [value for part in parts for value in part.site.values]
     started = engine_start(values) or (None if leading else _by_image(known, kind, parts))
     if started is None or not values:
-        return None
+        return []
     system, begin = started
     arguments = []
     for part in parts:
         arguments.append((part.site, max(begin, 0)))
         begin -= len(part.site.values)
-    return _command(content, name, system, arguments, variables)
+    return [_command(content, name, system, arguments, variables)]
 
 
 def _part(content: str, node: yaml.Node | None) -> _Part | None:
@@ -145,11 +157,11 @@ def _part(content: str, node: yaml.Node | None) -> _Part | None:
 
 def _in_script(
     content: str, name: str, part: _Part, parts: Sequence[_Part], variables: Mapping[str, SourceText]
-) -> EngineCommand | None:
-    """The engine in the script of `sh -c SCRIPT`, where the shell may stand in one list and the script in another."""
+) -> list[EngineCommand]:
+    """The engines in the script of `sh -c SCRIPT`, where the shell may stand in one list and the script in another."""
     values = [value for one in parts for value in one.site.values]
     if PurePosixPath(values[0]).name not in _SHELLS or not any(map(_SCRIPT_OPTION.fullmatch, values[1:3])):
-        return None
+        return []
     for index, value in enumerate(part.site.values):
         if " " not in value and "\n" not in value:
             continue
@@ -159,9 +171,9 @@ def _in_script(
             assert part.text is not None
             assert isinstance(part.site, ShellSite)
             source = word_text(part.text, part.site.words[index])
-        for command in _of_shell(content, source, name, variables, script=True):
-            return command
-    return None
+        if commands := list(_of_shell(content, source, name, variables, script=True)):
+            return commands
+    return []
 
 
 def _of_shell(
@@ -281,4 +293,4 @@ def _of_unit(content: str) -> Iterator[EngineCommand]:
 def _of_script(content: str) -> Iterator[EngineCommand]:
     source = raw_text(content, 0, len(content), lines=True)
     for number, command in enumerate(_of_shell(content, source, "command", {}, script=True), 1):
-        yield EngineCommand(f"command {number}", command.system, command.arguments, command.insertion, command.notes)
+        yield command.renamed(f"command {number}")

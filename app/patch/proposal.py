@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,8 @@ def propose(document: Triage, request: PatchRequest, files: Mapping[str, str]) -
     before: list[str] = []
     diffs: list[str] = []
     for path, content in files.items():
+        if not path.isprintable():
+            raise PatchError(f"{plain.line(path)}: a diff cannot name this file; rename it without control characters")
         commands = _of_system(path, engine_commands(path, content), system, request.container)
         if lever.setting is not None:
             warnings += _disagreement(path, commands[0], changes[-1], lever.setting, version)
@@ -108,15 +111,20 @@ def _running(lever: LeverAdvice, changes: Sequence[FlagEdit]) -> str:
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
-    """The difference as `git apply` takes it; empty where there is none."""
+    """The difference as `git apply` takes it; empty where there is none. Lines end with LF alone, as for git: form
+    feeds, U+0085 and U+2028 are characters of a line."""
     lines = difflib.unified_diff(
-        before.splitlines(keepends=True),
-        after.splitlines(keepends=True),
+        _lines(before),
+        _lines(after),
         f"a/{path}",
         f"b/{path}",
         n=_CONTEXT_LINES,
     )
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def _chosen(document: Triage, request: PatchRequest) -> tuple[Finding, LeverAdvice, list[FlagEdit]]:

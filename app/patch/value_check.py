@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kvitals.app.patch.lever_change import FlagEdit, PatchError
-from kvitals.rules.engine_flags import FlagState, bounds, flag_table, refusal
+from kvitals.rules.engine_flags import LARGEST, FlagState, bounds, flag_table, refusal
 from kvitals.rules.finding import LeverAdvice, LeverSetting
 
 
@@ -32,6 +32,8 @@ def default_of(flag: str, system: str, version: str) -> str:
 
 def _check_flag(change: FlagEdit, setting: LeverSetting, system: str, version: str) -> None:
     states = _states(change.flag, system, version)
+    if states and states[0].kind != "value":
+        raise PatchError(f"{change.flag} is a switch without a value; leave out --set")
     choices = states[0].choices if states else ()
     if choices and change.value not in choices:
         raise PatchError(f"{change.flag} does not accept {change.value}; choose one of: {', '.join(choices)}")
@@ -46,6 +48,8 @@ def _check_flag(change: FlagEdit, setting: LeverSetting, system: str, version: s
         if why := refusal(change.flag, change.value):
             raise PatchError(why)
         return
+    if abs(value) > LARGEST:
+        raise PatchError(f"{change.flag} does not accept a number as large as {change.value}; give another with --set")
     known = [_number(text) for text in (setting.now, *(state.default for state in states))]
     if value < 0 and not any(number is not None and number < 0 for number in known):
         raise PatchError(f"{change.flag} does not accept a number below zero; give another value with --set")

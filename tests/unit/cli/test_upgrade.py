@@ -58,7 +58,7 @@ def test_a_value_that_is_no_choice_any_more_breaks() -> None:
     ("flags", "doubts"),
     [
         ("--bogus 3", ["--bogus is not a flag of vllm 0.28.0 or 0.32.0: check its spelling"]),
-        ("--max-num-seqs abc", ["--max-num-seqs takes a whole number from 1, not abc"]),
+        ("--max-num-seqs abc", ["--max-num-seqs takes a whole number from 1 to 1,048,576, not abc"]),
         ("--gpu-memory-utilization 90", ["--gpu-memory-utilization takes a value above 0, at most 1, not 90"]),
         ("-tp 2 --no-enable-prefix-caching --port 8000 --max_num_seqs 64 -O3 --served-model-name a", []),
     ],

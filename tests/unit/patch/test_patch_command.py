@@ -11,6 +11,7 @@ import pytest
 from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.patch.file_forms import engine_commands
 from kvitals.app.patch.lever_change import FlagEdit, PatchError, flag_changes
+from kvitals.app.patch.proposal import unified_diff
 from kvitals.app.patch.source_text import apply_edits
 from kvitals.app.patch.value_check import check_value
 from kvitals.rules.finding import LeverAdvice, LeverSetting
@@ -64,8 +65,9 @@ def test_the_diff_applies_and_the_description_has_proof_and_the_way_back(
     [
         ("1", "needs a value above 2, which is --max-num-seqs today, not 1; kvitals proposes 16"),
         ("2", "--max-num-seqs is 2 today"),
-        ("-5", "--max-num-seqs takes a whole number from 1, not -5"),
-        ("4.5", "--max-num-seqs takes a whole number from 1, not 4.5"),
+        ("-5", "--max-num-seqs takes a whole number from 1 to 1,048,576, not -5"),
+        ("4.5", "--max-num-seqs takes a whole number from 1 to 1,048,576, not 4.5"),
+        ("99999999999999999999", "--max-num-seqs takes a whole number from 1 to 1,048,576, not 99999999999999999999"),
         ("abc", "--max-num-seqs takes a number, not abc"),
     ],
 )
@@ -338,3 +340,83 @@ def test_a_document_of_somebody_else_brings_no_setting_of_its_own(
     assert (
         "+ExecStart=/usr/bin/vllm serve org/model --max-num-seqs 16" in run(capsys, str(source), "--file", str(unit))[1]
     )
+
+
+@pytest.mark.parametrize(
+    "separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\r", "\r\n"]
+)
+def test_a_diff_of_lines_with_other_line_separators_applies(separator: str, tmp_path: Path) -> None:
+    """git ends lines at LF alone; a diff that ends them elsewhere is corrupt."""
+    before = f"# one{separator}two\n# a{separator}\nvllm serve m --max-num-seqs 2\n# {separator}end"
+    after = before.replace("seqs 2", "seqs 16")
+    file = tmp_path / "start.sh"
+    file.write_bytes(before.encode())
+    subprocess.run(
+        ["git", "apply", "-"], input=unified_diff("start.sh", before, after).encode(), cwd=tmp_path, check=True
+    )
+    assert file.read_bytes() == after.encode()
+
+
+TWO = "vllm serve m --max-num-seqs 2{} vllm serve n --max-num-seqs 3"
+CONTAINER = "spec:\n  containers:\n  - name: v\n    command: [bash, -c]\n    args:\n    - |\n      {}\n"
+TWO_ENGINES = {
+    "script": ("start.sh", TWO.format(";") + "\n", ("command 1", "command 2")),
+    "background": ("start.sh", TWO.format(" &") + "\n", ("command 1", "command 2")),
+    "bash -c in a script": ("start.sh", f"bash -c '{TWO.format(' &&')}'\n", ("command 1", "command 2")),
+    "bash -c of a container": ("pod.yaml", CONTAINER.format(TWO.format(";")), ("v/1", "v/2")),
+    "lines of a container": ("pod.yaml", CONTAINER.format(TWO.format(" &\n     ")), ("v/1", "v/2")),
+    "containers of one name": (
+        "pods.yaml",
+        "---\n".join(
+            f"kind: Pod\ncontainers:\n- name: v\n  command: [vllm, serve, {m}, --max-num-seqs, '2']\n" for m in "mn"
+        ),
+        ("v/1", "v/2"),
+    ),
+    "unit": ("v.service", f"[Service]\nExecStart=bash -c '{TWO.format(';')}'\n", ("ExecStart/1", "ExecStart/2")),
+}
+
+
+@pytest.mark.parametrize("case", TWO_ENGINES)
+def test_of_two_engines_in_one_script_the_named_one_is_changed(
+    case: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the script of a container the first was changed without a word, and two of one name could not be chosen."""
+    name, content, commands = TWO_ENGINES[case]
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(content)
+    words = (str(SHIPPED / "few_slots.kvcap"), "--file", name)
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert f"starts several engines: {', '.join(commands)}. Choose one with --container NAME" in err
+    for number, command in enumerate(commands):
+        code, diff, _ = run(capsys, *words, "--container", command)
+        assert code == 0
+        subprocess.run(["git", "apply", "-"], input=diff.encode(), check=True)
+        values = [one.state("--max-num-seqs") for one in engine_commands(name, Path(name).read_text())]
+        before = [one.state("--max-num-seqs") for one in engine_commands(name, content)]
+        assert values == ["16" if place == number else old for place, old in enumerate(before)]
+        Path(name).write_text(content)
+
+
+def test_a_file_whose_name_a_diff_cannot_hold_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a\nb.sh").write_text("vllm serve m --max-num-seqs 2\n")
+    code, out, err = run(capsys, str(SHIPPED / "few_slots.kvcap"), "--file", "a\nb.sh")
+    assert (code, out) == (2, "")
+    assert "a diff cannot name this file" in err
+
+
+@pytest.mark.parametrize(
+    ("flag", "to", "value", "message"),
+    [
+        ("--enforce-eager", "on", "5", "is a switch without a value"),
+        ("--max-model-len", "4096", "1e300", "does not accept a number as large as 1e300"),
+        ("--max-model-len", "4096", "99999999999999999999", "does not accept a number as large as"),
+    ],
+)
+def test_a_switch_takes_no_value_and_a_number_has_a_bound(flag: str, to: str, value: str, message: str) -> None:
+    lever = LeverAdvice("a", "A", "", "", "", "", "free", LeverSetting(flag, "", to, True, ""), "", [])
+    with pytest.raises(PatchError, match=message):
+        check_value(FlagEdit(flag, "set", value), lever, "vllm", "0.33.0")
