@@ -92,7 +92,8 @@ class Reload:
         except (UsageError, ConfigError, KnowledgeError, WorkerHungError) as error:
             self._success = False
             self._console.print("configuration refused, the previous one stays in force:", style="yellow")
-            self._console.print(str(error), style="yellow", soft_wrap=True)
+            for line in str(error).splitlines():
+                self._console.print(line, style="yellow", soft_wrap=True)
             return False
         left_out = setup.knowledge.problems
         self._success, self._loaded = not left_out, time.time()

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from kvitals.app.errors import UsageError
+from kvitals.app.escaping.terminal import Lines
 from kvitals.dashboards.reference.explain import UnknownWordError, explanation
 from kvitals.ui.cli.common import add_rules_option, json_text, knowledge
 from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
@@ -53,4 +54,4 @@ def do(args: argparse.Namespace) -> int:
 def show(page: str, console: Console) -> None:
     """Print a page of Markdown. Links to other pages become their words: `kvitals explain` prints those, too."""
     flush_left = re.sub(r"^# ", "## ", page, flags=re.MULTILINE)  # a heading of the first level is centred
-    console.print(Markdown(_LOCAL_LINK.sub(r"\1", flush_left)))
+    console.print(Lines(Markdown(_LOCAL_LINK.sub(r"\1", flush_left))))

@@ -189,7 +189,8 @@ def _title(report: GateReport) -> str:
 def _show(report: GateReport, console: Console) -> None:
     console.print(Text(_title(report), style="bold"))
     for answer in report.incidents:
-        console.print(Text(f"\n{answer.incident}: {answer.outcome}", style=_STYLES[answer.outcome]))
+        console.print()
+        console.print(Text(f"{answer.incident}: {answer.outcome}", style=_STYLES[answer.outcome]))
         if answer.why:
             console.print(Text(f"  {answer.why}"))
         for name, figures in (("recorded", answer.recorded), ("candidate", answer.candidate)):

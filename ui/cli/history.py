@@ -154,7 +154,8 @@ def _show(kept: _Kept, path: Path, console: Console) -> None:
         console.print(table)
     if sealed and (rest := len(kept.families) - len(sealed)):
         console.print(f"{rest} families have no sealed chunk yet: --json lists them", style="dim")
-    console.print(f"\n{_size(kept.waiting)} more are not sealed yet", style="dim")
+    console.print()
+    console.print(f"{_size(kept.waiting)} more are not sealed yet", style="dim")
 
 
 def _families(connection: sqlite3.Connection) -> Iterator[_Family]:

@@ -126,7 +126,7 @@ def _show_defects(several: Sequence[Defect], console: Console) -> None:
 
 def _show_query(text: str, style: str, left: int, console: Console) -> None:
     """Without breaks of ours, so that it can be copied."""
-    print_to_copy(" " * left + text.strip().replace("\n", "\n" + " " * left), console, style)
+    print_to_copy(" " * left + text.strip().replace("\n", "\n" + " " * left), console, style, breaks=True)
 
 
 def _summary(report: Report) -> Text:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvitals.app.escaping.terminal import Lines, one_line
+
 LEAST_BAR = 8
 LEAST_LABEL = 14
 """Columns that the first column of a table needs, with the gap beside it."""
@@ -26,7 +28,7 @@ def bar_columns(console: Console, beside: int, most: int) -> int:
 
 def print_hanging(line: str | Text, console: Console, label: int, style: str = "") -> None:
     """Print a line; what does not fit goes on below, under the text after its label. label: columns of the label."""
-    text = line if isinstance(line, Text) else Text(line, style=style)
+    text = one_line(line if isinstance(line, Text) else Text(line, style=style))
     if text.cell_len <= console.width:
         console.print(text)
         return
@@ -37,10 +39,11 @@ def print_hanging(line: str | Text, console: Console, label: int, style: str = "
         console.print((text[:indent] if number == 0 else Text(" " * indent)) + part)
 
 
-def print_to_copy(text: str | Text, console: Console, style: str = "") -> None:
+def print_to_copy(text: str | Text, console: Console, style: str = "", *, breaks: bool = False) -> None:
     """Print what someone copies (a flag with its value, a query, a command, `FILE:LINE:` of a problem) without breaks
-    of ours, however long it is. Everything else has lines of the terminal's width."""
-    console.print(Text(text, style=style) if isinstance(text, str) else text, soft_wrap=True)
+    of ours, however long it is. Everything else has lines of the terminal's width. breaks: show those of the text."""
+    shown = Text(text, style=style) if isinstance(text, str) else text
+    console.print(Lines(shown) if breaks else shown, soft_wrap=True)
 
 
 def print_table(table: Table, console: Console, dispensable: Sequence[int] = ()) -> None:

@@ -210,8 +210,9 @@ def _show(there: Presence, console: Console, *, verbose: bool) -> None:
     console.print(table)
     codes = sorted({code for codes in there.absent.values() for code in codes})
     if codes:
+        console.print()
         console.print(
-            f"\n{len(there.absent)} families are missing everywhere; {len(codes)} rules read them:", style="bold"
+            f"{len(there.absent)} families are missing everywhere; {len(codes)} rules read them:", style="bold"
         )
         for family, of in list(there.absent.items())[: None if verbose else _MOST]:
             print_hanging(Text(f"  {family}  ").append(_few(of, verbose), "dim"), console, 4)

@@ -81,7 +81,8 @@ def do(args: argparse.Namespace) -> int:
 
     def show(console: Console) -> None:
         for sentence in found.story:
-            console.print(f"{sentence}\n")
+            console.print(sentence)
+            console.print()
 
     blocks = [Block(sentence) for sentence in found.story]
     document = PrintedDocument("Weekly review", show, lambda: encode_json(found).decode(), lambda: blocks)

@@ -122,4 +122,4 @@ class DocumentFeed:
 
 def _printable(document: Triage) -> Triage:
     """The document without characters that a terminal obeys: names of engines and models come from outside."""
-    return msgspec.convert(plain.each_text(msgspec.to_builtins(document)), Triage)
+    return msgspec.convert(plain.each_text(msgspec.to_builtins(document), plain.line), Triage)
