@@ -19,6 +19,7 @@ import msgspec
 
 from kvitals.diagnoser.steps import Ask, Steps
 from kvitals.diagnoser.text import render
+from kvitals.rules.engine_flags import GUESSED
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import Effect, EffectVerdict, LeverAdvice, PredictedValue
 from kvitals.rules.loader import Knowledge
@@ -31,7 +32,8 @@ DERIVED = frozenset(("kv_blocks", "kv_capacity_tokens", "kv_memory_bytes", "weig
 """Facts that follow from others, or differ by chance from start to start."""
 OBSERVED = frozenset(("kv events",))
 """Sources of facts that are seen in traffic: their beginning is no change of the configuration."""
-PASSING = frozenset(("version_source", "untested", "served_model_name"))
+PASSING = frozenset(("untested", "served_model_name"))
+VERSION, VERSION_SOURCE = "version", "version_source"
 _FACT = re.compile(r'fact="(\w+)"')
 PARTS = 4
 """Of the time before and after, each looked at by itself."""
@@ -69,14 +71,17 @@ Look = Callable[[float, float], Values]
 
 @dataclass(frozen=True)
 class SettingChange:
-    """What was before and is now; empty where it was or is not told."""
+    """What was before and is now; empty where it was or is not told. guessed: of these two values, those that no
+    endpoint reported, so that the change is a guess as well."""
 
     name: str
     before: str
     after: str
+    guessed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name} {self.before or 'not reported'} → {self.after or 'not reported'}"
+        note = f" ({' and '.join(self.guessed)}: guessed from the metrics page)" if self.guessed else ""
+        return f"{self.name} {self.before or 'not reported'} → {self.after or 'not reported'}{note}"
 
 
 @dataclass(frozen=True)
@@ -153,13 +158,15 @@ def _of_engine(entity: Labels, rows: Mapping[float, Mapping[str, str]]) -> Itera
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[SettingChange, ...]:
     """What both tell, and tell otherwise."""
-    names = sorted(name for name in old.keys() & new.keys() if not _same(name, old[name], new[name]))
-    return tuple(SettingChange(name, old[name], new[name]) for name in names)
+    both = (old.keys() & new.keys()) - {VERSION_SOURCE}
+    names = sorted(name for name in both if not _same(name, old[name], new[name]))
+    guessed = tuple(side[VERSION] for side in (old, new) if VERSION in side and side.get(VERSION_SOURCE) == GUESSED)
+    return tuple(SettingChange(one, old[one], new[one], guessed if one == VERSION else ()) for one in names)
 
 
 def _same(name: str, old: str, new: str) -> bool:
     """Whether nothing changed; one source may tell a version to fewer places than another."""
-    return old == new or (name == "version" and (old.startswith(f"{new}.") or new.startswith(f"{old}.")))
+    return old == new or (name == VERSION and (old.startswith(f"{new}.") or new.startswith(f"{old}.")))
 
 
 def busy(steps: Steps, start: float, end: float, most: float = MOST_SECONDS) -> Period | None:

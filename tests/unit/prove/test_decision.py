@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from kvitals.app.prove.guard_rails import GuardRails, GuardWatch, guard_rails, window_seconds
+from kvitals.diagnoser import change_proof
 from kvitals.diagnoser.change_proof import ProofVerdict, SignalTrial, conclusion, decide, signals_to_test
 from kvitals.rules.finding import PredictedValue
 from kvitals.rules.loader import load
@@ -144,3 +145,11 @@ def test_what_is_not_reported_breaks_nothing_and_one_check_is_chance() -> None:
 
 def test_a_check_is_long_enough_for_a_percentile_and_never_longer_than_a_minute() -> None:
     assert [window_seconds(rate) for rate in (20.0, 1.0, 0.1, 0.0)] == [15.0, 30.0, 60.0, 60.0]
+
+
+def test_each_reason_for_no_verdict_is_a_sentence() -> None:
+    assert change_proof._why_open([]) == "no signal has values"
+    noted = [effect(title=title, verdict="open", note="too few blocks") for title in ("TTFT", "ITL")]
+    assert change_proof._why_open(noted) == "TTFT and ITL: too few blocks"
+    vary = "the blocks vary too much for a verdict in this time; give more time with --for"
+    assert change_proof._why_open([effect(verdict="open", note="")]) == vary

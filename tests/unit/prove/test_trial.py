@@ -104,7 +104,14 @@ Says = Callable[[str], None]
 
 
 async def tried(
-    folder: Path, after: str, *, then: str = "", before: str = "0.4 200", most: float = 8.0, peers: int = 0
+    folder: Path,
+    after: str,
+    *,
+    then: str = "",
+    before: str = "0.4 200",
+    most: float = 8.0,
+    peers: int = 0,
+    limit: float = 20.0,
 ) -> Proof:
     """A trial that gives the engine other settings; the peers keep theirs. then: what the command runs besides."""
     settings, others = folder / "settings", folder / "others"
@@ -115,7 +122,7 @@ async def tried(
     async with served(PageEngine(settings, 1)) as url, served(PageEngine(others, 2)) as peer:
         request = TrialRequest(
             url, ("sh", "-c", f"echo {after} > {settings}; {then}"), ("sh", "-c", f"echo {before} > {settings}"),
-            (peer,) * peers, before=4.8, most=most, limit=20.0,
+            (peer,) * peers, before=4.8, most=most, limit=limit,
         )  # fmt: skip
         proof = await asyncio.wait_for(Trial(request, SETUP, print).run(lock), 120.0)
     expected = after if proof.state == "kept" else before
@@ -176,3 +183,20 @@ async def test_a_command_that_fails_is_undone_and_undecided(tmp_path: Path) -> N
     proof = await tried(tmp_path, "0.1 200", then="exit 3")
     assert (proof.verdict, proof.state) == ("undecided", "rolled back")
     assert "exit status 3" in proof.conclusion
+
+
+@pytest.mark.system
+async def test_an_engine_without_requests_after_the_change_is_undecided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica.Replica, "is_busy", lambda _: False)
+    proof = await tried(tmp_path, "0.1 200", limit=2.0)
+    assert (proof.verdict, proof.state) == ("undecided", "rolled back")
+    assert proof.conclusion == "Undecided: the engine has no requests 2 s after the change."
+
+
+@pytest.mark.system
+async def test_a_supervisor_that_ends_during_the_change_is_undecided_and_undone(tmp_path: Path) -> None:
+    proof = await tried(tmp_path, "0.1 200", then="kill -9 $PPID")
+    assert (proof.verdict, proof.state) == ("undecided", "rolled back")
+    assert proof.conclusion.startswith("Undecided: ") and "supervis" in proof.conclusion

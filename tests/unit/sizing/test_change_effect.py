@@ -20,6 +20,7 @@ from kvitals.diagnoser.change_effect import (
     SignalCourses,
 )
 from kvitals.diagnoser.steps import Steps
+from kvitals.rules.engine_flags import GUESSED
 from kvitals.rules.finding import Effect, LeverAdvice, LeverSetting, PredictedValue
 from kvitals.rules.loader import load
 from kvitals.series.promql import Expr, Series
@@ -59,6 +60,29 @@ def test_a_change_is_what_both_tell_otherwise() -> None:
 def test_a_fact_that_is_not_told_for_a_while_did_not_change() -> None:
     rows = {0.0: {"slots": 2.0, "a": 1.0}, 10.0: {"a": 1.0}, 20.0: {"slots": 2.0, "a": 1.0}}
     assert change_effect.changes(facts(rows), 0.0, 30.0, 1.0) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "note"),
+    [
+        ("version endpoint", "version endpoint", ""),
+        (GUESSED, "version endpoint", " (0.31.0: guessed from the metrics page)"),
+        ("version endpoint", GUESSED, " (0.32.0: guessed from the metrics page)"),
+        (GUESSED, GUESSED, " (0.31.0 and 0.32.0: guessed from the metrics page)"),
+    ],
+)
+def test_a_change_of_a_guessed_version_states_the_guess(before: str, after: str, note: str) -> None:
+    def told(version: str, source: str) -> dict[str, str]:
+        labels = Labels({"engine": "e", "system": "vllm", "version": version, "version_source": source})
+        return change_effect.stated_settings("kvitals_engine_info", labels, 1.0)
+
+    (change,) = change_effect.differences(told("0.31.0", before), told("0.32.0", after))
+    assert str(change) == f"version 0.31.0 → 0.32.0{note}"
+
+
+def test_a_version_of_another_source_did_not_change() -> None:
+    same = {"version": "0.32.0"}
+    assert change_effect.differences(same | {"version_source": GUESSED}, same | {"version_source": "build"}) == ()
 
 
 def test_a_version_told_to_more_places_did_not_change() -> None:
