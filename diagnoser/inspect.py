@@ -14,7 +14,7 @@ from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.signals import FACT, EvaluationSpan, by_entity
 from kvitals.diagnoser.text import render
 from kvitals.diagnoser.units import WRONG_UNIT, oddities
-from kvitals.diagnoser.unusable import UNUSABLE, described
+from kvitals.diagnoser.unusable import UNUSABLE, metric_text
 from kvitals.rules.engine_flags import GUESSED, flag_table
 from kvitals.rules.engine_map import EngineMap, Metric, load_map, systems
 from kvitals.rules.finding import DocumentSource
@@ -226,7 +226,7 @@ class _Look:
             yield TelemetryProblem(
                 what, "statistics are switched off, a filter removes them, or the version is wrong", True
             )
-        unusable = sorted({described(x) for x in self._labels(UNUSABLE, entity) if x.get("reason") != "not_a_number"})
+        unusable = sorted({metric_text(x) for x in self._labels(UNUSABLE, entity) if x.get("reason") != "not_a_number"})
         if unusable:
             what = f"values that cannot be true, which are not used: {_listed(unusable)}"
             yield TelemetryProblem(what, f"{WRONG_VALUE}; or {WRONG_UNIT}", True)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kvitals.diagnoser.text import render
-from kvitals.diagnoser.unusable import described, of_family, unusable_metrics
+from kvitals.diagnoser.unusable import metric_text, of_family, unusable_metrics
 from kvitals.rules.compiled_signal import (
     STAND_INS,
     CompiledSignal,
@@ -266,7 +266,7 @@ class Signals:
         signal = self.knowledge.signals[name]
         for metric in self.metrics(name, span):
             if unusable := of_family(self.unusable(span), family_of(metric, self.knowledge.families), entity):
-                return missing_origin(VALUES, f"the values of {described(unusable)} are not used")
+                return missing_origin(VALUES, f"the values of {metric_text(unusable)} are not used")
         known = self.known.get(name, SignalValues())
         if signal.samples is not None and entity in known.too_few:
             seen = f"{render(known.too_few[entity], 'count')} of {render(signal.samples.min, 'count')}"

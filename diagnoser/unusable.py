@@ -26,7 +26,7 @@ def of_family(found: Iterable[Labels], family: str | None, entity: Labels) -> La
     return next(own, None)
 
 
-def described(labels: Mapping[str, str]) -> str:
+def metric_text(labels: Mapping[str, str]) -> str:
     """One of the metrics: `num_requests_running (below 0)`."""
     reason = labels.get("reason", "")
     return f"{labels.get('raw', '')} ({REASONS.get(reason, reason)})"
@@ -36,7 +36,7 @@ def sentence(found: Sequence[Labels], families: Iterable[str] = ()) -> str:
     """Which metrics are not used, and what to do; empty where there are none. families: to name first, in order."""
     place = {family: i for i, family in enumerate(families)}
     ordered = sorted(found, key=lambda labels: place.get(labels.get("family", ""), len(place)))
-    listed = list(dict.fromkeys(map(described, ordered)))
+    listed = list(dict.fromkeys(map(metric_text, ordered)))
     if not listed:
         return ""
     more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""

@@ -10,7 +10,14 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from kvitals.agent.requests.store import MAX_RECORDS
-from kvitals.app.load.extracted_load import BrokenLoadError, ExtractedLoad, LoadRequest, PrefixSource, load_of_node
+from kvitals.app.load.extracted_load import (
+    BrokenLoadError,
+    ExtractedLoad,
+    LoadRequest,
+    NoLoadError,
+    PrefixSource,
+    load_of_node,
+)
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.recording import judge_recording, span_of, with_window
 from kvitals.rules.finding import Finding
