@@ -120,20 +120,21 @@ class PagePlan:
         lowest, highest = self.index_bounds
         self.reported[index] = values
         sound = (values >= lowest) & (values <= highest)
-        before = self.faults[index]
-        if sound.all():
-            faults = np.zeros(len(values), np.int8)
+        if sound.all() and not self.unusable:  # as nearly every page is
+            self.raw[index] = values
+            self.disordered = out_of_order(self)
+            changed = first or bool(self.disordered)
         else:
-            faults = self._faults_of(values, lowest, highest)
+            before, faults = self.faults[index], self._faults_of(values, lowest, highest)
             values = np.where(sound, values, np.nan)
-        self.faults[index], self.raw[index] = faults, values
-        disordered = out_of_order(self)
-        changed = first or disordered != self.disordered or not np.array_equal(before, faults)
-        self.disordered = disordered
+            self.faults[index], self.raw[index] = faults, values
+            disordered = out_of_order(self)
+            changed = first or disordered != self.disordered or not np.array_equal(before, faults)
+            self.disordered = disordered
         if changed:
             faulty = np.flatnonzero(self.faults).tolist()
             whole = (self.histograms[position].members for position in faulty if position in self.histograms)
-            self.unusable = {*faulty, *disordered, *(member for members in whole for member in members)}
+            self.unusable = {*faulty, *self.disordered, *(member for members in whole for member in members)}
             self.gaps = columns_of(self, self.unusable)
         return values, changed
 
@@ -152,6 +153,8 @@ class PagePlan:
 
     def dropped(self) -> dict[str, int]:
         """The values of the page that are dropped because they cannot be true, by reason."""
+        if not self.unusable:
+            return {}
         counts = np.bincount(self.faults, minlength=len(FAULTS)).tolist()
         found = {name: n for name, n in zip(FAULTS, counts, strict=True) if n and name in COUNTED}
         return found | ({"bucket_order": len(self.disordered)} if self.disordered else {})
