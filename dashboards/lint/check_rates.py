@@ -80,7 +80,10 @@ def check_since_start(expr: Expr, metrics: Metrics, window: float) -> Iterator[T
 
 
 def check_conditions(expr: Expr, metrics: Metrics, window: float) -> Iterator[TreeDefect]:
-    """A counter, or a gauge that holds the last event, compared with a number."""
+    """A counter, or a gauge that holds the last event, compared with a number.
+
+    A comparison that every sound counter fulfils from its start, such as `>= 0` or `<= 1e30`, only leaves out values.
+    """
     for node in expr.walk():
         if not isinstance(node, Binary) or node.op not in COMPARISONS or not isinstance(node.right, NumberLiteral):
             continue
@@ -95,6 +98,8 @@ def check_conditions(expr: Expr, metrics: Metrics, window: float) -> Iterator[Tr
                 f"long after the event; codes caused by a program also count",
                 swap_node(expr, node, Binary("and", moved, node)),
             )
+            continue
+        if node.op in ("<", "<=") or (node.op == ">=" and node.right.value <= 0):
             continue
         counters = raw_counters(node.left, metrics)
         told = {selector for selector, known in counters if metrics.known(selector.name) is not None}

@@ -130,7 +130,7 @@ async def test_a_recorded_incident_served_as_a_target_is_an_engine_to_any_tool()
         url = f"http://127.0.0.1:{port}"
         async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
             page = await response.read()
-        (_, records) = next(iter(read_pages(HEAVY_TENANT).values()))
+        (_, records) = next(iter(read_pages(HEAVY_TENANT)[0].values()))
         assert page in {r.body for r in records[:3]}
         assert await agent_document(url) is None  # an engine, not an agent
         async with Collector(Setup(load(), Config()), [url]) as collector:

@@ -205,7 +205,8 @@ def test_closed_output_is_no_traceback() -> None:
     command = f"{sys.executable} -m kvitals.ui.cli.main triage {HEALTHY} >&-"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert "Traceback" not in done.stderr
-    assert done.returncode == 0
+    assert done.returncode == 2
+    assert "the answer cannot be written to standard output: it is closed" in done.stderr
 
 
 def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:

@@ -69,6 +69,7 @@ def test_rows_are_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None
             "agreement": 1.0,
             "sessions": 0,
             "estimated_tokens": False,
+            "backwards": 0,
         },
         "prefill_saved": 0,
         "seconds_saved": None,
@@ -152,7 +153,7 @@ def test_a_trace_without_reuse(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         ("--capacity 900000 --sample 0.0001", "are too few"),
         ("--capacity 9 --prefill-rate -1", "--prefill-rate -1: write prompt tokens a second"),
         ("--capacity 9 --horizon soon", "--horizon: `soon` is not a time"),
-        ("--capacity 9 --block-size 0", "a block has at least one"),
+        ("--capacity 9 --block-size 0", "--block-size: block size must be from 1 to 65,536 tokens, not 0"),
         ("--capacity " + ",".join(map(str, range(1, 1100))), "more than 1000 rows"),
     ],
 )

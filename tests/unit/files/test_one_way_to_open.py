@@ -43,7 +43,7 @@ ALLOWED = {
     "ui/review/tables.py": "in a temporary directory of its own",
     "ui/cli/common.py": "a device or pipe that the user names, written to as it is",
     "ui/cli/gate.py": "a new file, by O_EXCL",
-    "ui/cli/main.py": "/dev/null in place of a closed standard stream",
+    "ui/cli/standard_streams.py": "/dev/null in place of a closed standard stream",
     "ui/cli/rules_authoring.py": "data of the package",
 }
 

@@ -42,7 +42,7 @@ def request(
 
 def test_recorded_requests_add_up() -> None:
     for path in RECORDED:
-        (flame,) = flames_of_recording(path, Config(), [ALWAYS])
+        (flame,), _ = flames_of_recording(path, Config(), [ALWAYS])
         assert flame.requests > 20, path
         assert sum(stack.seconds for stack in flame.stacks) == pytest.approx(flame.seconds, rel=0.01), path
         assert {stack.frames[0] for stack in flame.stacks} == {ROOT}
@@ -94,7 +94,7 @@ def test_names_cannot_end_a_frame_or_a_line() -> None:
 
 
 def test_speedscope_has_every_second() -> None:
-    (flame,) = flames_of_recording(RECORDED[0], Config(), [ALWAYS])
+    (flame,), _ = flames_of_recording(RECORDED[0], Config(), [ALWAYS])
     document = msgspec.json.decode(msgspec.json.encode(speedscope(flame, "name")))
     (profile,) = document["profiles"]
     frames = document["shared"]["frames"]
