@@ -208,7 +208,11 @@ WRONG = {
         "the file is named SCH12.yaml, but its content needs the name SCH11.yaml",
     ),
     "no parameter": ("waiting:", "wating:", "SCH12 has no parameter `wating` (it has: waiting)"),
-    "no number": ("default: 3", "default: .inf", "params.waiting.default: inf is not finite: a number must be from -1e+15 to 1e+15"),
+    "no number": (
+        "default: 3",
+        "default: .inf",
+        "params.waiting.default: inf is not finite: a number must be from -1e+15 to 1e+15",
+    ),
     "no reason": (', why: "ours"', "", "Object missing required field `why`"),
 }
 
