@@ -17,7 +17,7 @@ from kvitals.app.sources.recording import Moments, RecordingError, RecordingVerd
 from kvitals.diagnoser.judgement import Memory, seconds
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.steps import row_gap
-from kvitals.rules.finding import DocumentSource
+from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.history import event_log
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.reader import HistoryReader
@@ -65,7 +65,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     reader = HistoryReader(path, max_samples=MAX_CELLS)
     span = reader.span()
     if span is None:
-        raise RecordingError(f"{path} holds nothing yet")
+        raise _without_rows(reader, float("-inf"), float("inf"), f"{path} holds nothing yet")
     at = min(moments.at, span[1]) if moments.at is not None else span[1]
     step = _step(reader, at, span[0])
     asked = at - moments.start if moments.start is not None else FAST_SECONDS
@@ -77,7 +77,8 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     pipeline.operating = None  # what was computed then is among the rows
     cells = _fill(pipeline, reader, (at - lead, at, at - run_up), engines)
     if cells == 0:
-        raise RecordingError(f"history has no data between {_written(at - lead)} and {_written(at)}")
+        why = f"history has no data between {_written(at - lead)} and {_written(at)}"
+        raise _without_rows(reader, at - lead, at, why)
     if engines is not None and engines.left_out:
         count = len(engines.kept) + len(engines.left_out)
         name = f"{pipeline.source.name}: {len(engines.kept)} of {count} engines"
@@ -87,29 +88,37 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     for _ in pipeline.observe_all([EvaluationSpan(moment, fast, SLOW_SECONDS) for moment in before]):
         pass
     pipeline.observe(at, fast=fast, cold=at - span[0] < COLD_SECONDS)
-    pipeline.losses = _losses(reader, step, fast, asked)
+    pipeline.losses = [*_longer_window(step, fast, asked), *_damage(reader, at - lead, at)]
     return RecordingVerdict(pipeline, pipeline.triage())
 
 
-def _losses(reader: HistoryReader, step: float, fast: float, asked: float) -> list[SourceLoss]:
-    """What could not be read. fast, asked: seconds of the window that is used, and that was asked for."""
+def _longer_window(step: float, fast: float, asked: float) -> list[SourceLoss]:
+    """That rows are too far apart. fast, asked: seconds of the window that is used, and that was asked for."""
     losses = []
     if fast > asked:
         apart = f"the rows of the history at that time are {step:.0f} s apart"
         losses.append(SourceLoss(f"{apart}: the window is {fast:.0f} s, not {asked:.0f} s", hides=False))
-    if reader.damaged:
-        parts = "1 part" if reader.damaged == 1 else f"{reader.damaged} parts"
-        losses.append(SourceLoss(f"{parts} of the history cannot be read, because of damage to the file"))
     return losses
+
+
+def _damage(reader: HistoryReader, start: float, end: float) -> list[SourceLoss]:
+    """What of some time is damaged."""
+    losses = reader.inspect(start, end, structure=False)
+    return [SourceLoss(f"history: {losses.message}")] if losses else []
+
+
+def _without_rows(reader: HistoryReader, start: float, end: float, why: str) -> RecordingError:
+    """Why there are no rows at that time: they are damaged, or `why`."""
+    losses = reader.inspect(start, end)
+    return RecordingError(f"history has no readable data at that time: {losses.message}" if losses else why)
 
 
 def _step(reader: HistoryReader, at: float, first: float) -> float:
     """Seconds between rows around a moment. Raises RecordingError where there are none."""
     gap = row_gap(reader, at - LOOKBACK_SECONDS, at) if at > first else None
     if gap is None:
-        raise RecordingError(
-            f"history has no data at {_written(at)}: it begins at {_written(first)}, and has gaps while no agent ran"
-        )
+        why = f"history has no data at {_written(at)}: it begins at {_written(first)}, and has gaps while no agent ran"
+        raise _without_rows(reader, at - LOOKBACK_SECONDS, at, why)
     return gap
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.series.history import codec
+from kvitals.series.history import codec, sums
 from kvitals.series.history.codec import DamagedError, Ints
-from kvitals.series.history.schema import SEGMENT_BITS
+from kvitals.series.history.damage import Loss
+from kvitals.series.history.schema import SEGMENT_BITS, transaction
 from kvitals.series.history.wal_codec import Ids
 from kvitals.series.types import Floats
 
@@ -76,16 +77,20 @@ def write(
 
 def segments_between(connection: sqlite3.Connection, start: int, end: int) -> list[Segment]:
     """The segments of which some part lies in start <= t <= end."""
-    rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM segments WHERE end_ms >= ? AND start_ms <= ?",  # noqa: S608
-        (start, end),
-    )
-    return [Segment(*row) for row in rows]
+    return where(connection, "end_ms >= ? AND start_ms <= ?", (start, end))
 
 
 def where(connection: sqlite3.Connection, condition: str, parameters: Sequence[int]) -> list[Segment]:
-    """The segments that satisfy a condition in SQL."""
-    return [Segment(*row) for row in connection.execute(f"SELECT {_COLUMNS} FROM segments {condition}", parameters)]  # noqa: S608
+    """The segments that satisfy a condition in SQL; none whose row is damaged."""
+    is_sound = sums.sound(connection, "segments")
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM segments WHERE {is_sound} AND {condition}", parameters)  # noqa: S608
+    return [Segment(*row) for row in rows]
+
+
+def span(connection: sqlite3.Connection) -> tuple[int, int] | None:
+    """The times of the first and of the last row, in milliseconds; None where there is none."""
+    found = where(connection, "1", ())
+    return (min(one.start for one in found), max(one.end for one in found)) if found else None
 
 
 def times_of(connection: sqlite3.Connection, segment: Segment) -> Ints:
@@ -102,10 +107,12 @@ def times_of(connection: sqlite3.Connection, segment: Segment) -> Ints:
 def chunks_of(connection: sqlite3.Connection, segment: Segment, name: int) -> Iterator[tuple[Ids, bytes]]:
     """The chunks of one name in a segment: series, and values as they are packed. Raises DamagedError."""
     rows = connection.execute(
-        "SELECT series, data FROM chunks WHERE name = ? AND id >= ? AND id < ?", (name, *chunk_range(segment))
+        f"SELECT series, data, {sums.sound(connection, 'chunks')} FROM chunks"  # noqa: S608
+        " WHERE name = ? AND id >= ? AND id < ?",
+        (name, *chunk_range(segment)),
     )
-    for series, data in rows:
-        yield series_of(series), data
+    for series, data, is_sound in rows:
+        yield series_of(series, is_sound), data
 
 
 def chunk_range(segment: Segment) -> tuple[int, int]:
@@ -113,8 +120,10 @@ def chunk_range(segment: Segment) -> tuple[int, int]:
     return segment.id << SEGMENT_BITS, (segment.id + 1) << SEGMENT_BITS
 
 
-def series_of(data: bytes) -> Ids:
-    """The ids of a chunk's series. Raises DamagedError."""
+def series_of(data: bytes, is_sound: bool) -> Ids:
+    """The ids of a chunk's series. is_sound: the row is as it was written. Raises DamagedError."""
+    if not is_sound:
+        raise DamagedError(sums.CHANGED)
     if not data or len(data) % 4:
         raise DamagedError("a chunk without series")
     return np.frombuffer(data, np.uint32)
@@ -126,6 +135,52 @@ def values_of(data: bytes, rows: int, columns: int) -> Floats:
     if values.shape != (rows, columns):
         raise DamagedError(f"a chunk of {values.shape[0]} rows and {values.shape[1]} series in a segment of {rows}")
     return values
+
+
+def set_aside(connection: sqlite3.Connection, segments: Iterable[Segment]) -> list[Loss]:
+    """Take out what cannot be read of some segments and keep it as it is, in one transaction; what that was."""
+    found = []
+    with transaction(connection):
+        for segment in segments:
+            for one in losses_of(connection, segment):
+                table, key = (one.table, int(one.key))
+                rows = connection.execute(f"SELECT * FROM {table} WHERE id = ?", (key,)).fetchall()  # noqa: S608
+                if table == "segments":
+                    rows += connection.execute(
+                        "SELECT * FROM chunks WHERE id >= ? AND id < ?", chunk_range(segment)
+                    ).fetchall()
+                    delete(connection, [segment])
+                else:
+                    connection.execute("DELETE FROM chunks WHERE id = ?", (key,))
+                if sums.set_aside(connection, one, rows):
+                    found.append(one)
+    return found
+
+
+def losses_of(connection: sqlite3.Connection, segment: Segment) -> list[Loss]:
+    """What of a segment cannot be read: all of it, or some of its chunks."""
+    try:
+        times_of(connection, segment)
+    except DamagedError as error:
+        return [loss(segment, str(error))]
+    found = []
+    rows = connection.execute(
+        f"SELECT id, series, data, {sums.sound(connection, 'chunks')} FROM chunks"  # noqa: S608
+        " WHERE id >= ? AND id < ?",
+        chunk_range(segment),
+    )
+    for number, series, data, is_sound in rows:
+        try:
+            values_of(data, segment.rows, len(series_of(series, is_sound)))
+        except DamagedError as error:
+            found.append(loss(segment, str(error), number))
+    return found
+
+
+def loss(segment: Segment, why: str, chunk: int | None = None) -> Loss:
+    """That a segment, or one of its chunks, cannot be read."""
+    table, key = ("segments", segment.id) if chunk is None else ("chunks", chunk)
+    return Loss(table, str(key), segment.start, segment.end, segment.rows, why)
 
 
 def delete(connection: sqlite3.Connection, segments: Iterable[Segment]) -> None:

@@ -13,6 +13,7 @@ from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.history import blocks, schema, wal, wal_codec
 from kvitals.series.history.blocks import MAX_COLUMNS, SeriesChunk
 from kvitals.series.history.codec import DamagedError
+from kvitals.series.history.damage import Loss, Losses
 from kvitals.series.history.schema import transaction
 from kvitals.series.history.wal_codec import ChangeColumns, Ids
 from kvitals.series.types import is_stale
@@ -25,11 +26,13 @@ class Sealer:
         self._connection = connection
         self._generation = 0
         self._left: list[int] = []  # groups of it
+        self.losses: list[Loss] = []
+        """What could not be read and was set aside."""
 
     def step(self, writing: int) -> bool:
         """Seal one group of the oldest generation before the one that is being written. False: nothing to do.
 
-        Raises sqlite3.Error, DamagedError for ticks that can not be read.
+        Raises sqlite3.Error.
         """
         oldest = wal.oldest_generation(self._connection)
         if oldest is None or oldest >= writing:
@@ -41,17 +44,18 @@ class Sealer:
             self._left.pop(0)
         if not self._left:
             with transaction(self._connection):
+                self.losses += wal.set_aside(self._connection, oldest)
                 wal.forget(self._connection, oldest)
         return True
 
     def _waiting(self, generation: int) -> list[int]:
-        groups = {group for data in wal.read(self._connection, generation) for group in wal_codec.groups_of(data)}
-        done = self._connection.execute("SELECT grp FROM segments WHERE last_generation >= ?", (generation,))
-        return sorted(groups - {row[0] for row in done})
+        ticks = wal.read(self._connection, generation, Losses())
+        groups = {group for tick in ticks for group in np.unique(tick.groups).tolist()}
+        return sorted(groups - {group for group, last in wal.sealed(self._connection).items() if last >= generation})
 
 
 def _seal(connection: sqlite3.Connection, generation: int, group: int) -> None:
-    changes = wal_codec.gather_rows(wal.read(connection, generation), group)[group]
+    changes = wal_codec.gather_rows(wal.read(connection, generation, Losses()), group)[group]
     with transaction(connection):
         chunks = _chunks(connection, wal_codec.ChangeColumns(changes))
         blocks.write(connection, group, (generation, generation), 0, changes.times, chunks)

@@ -21,6 +21,7 @@ from typing import Literal
 import numpy as np
 
 from kvitals.series.history import blocks as segments
+from kvitals.series.history import sums
 from kvitals.series.history.blocks import MAX_COLUMNS, Segment, SeriesChunk
 from kvitals.series.history.codec import Ints
 from kvitals.series.history.schema import labels_of, transaction
@@ -43,7 +44,7 @@ def due(connection: sqlite3.Connection, before: int) -> list[Segment]:
     """The next segments of one group to be thinned together: whole, older than `before` (milliseconds), and so many
     that a smaller one does not come of it than need be. Empty where there are none yet."""
     waiting: dict[int, list[Segment]] = {}
-    for one in segments.where(connection, "WHERE step_ms = 0 AND end_ms < ? ORDER BY last_generation", (before,)):
+    for one in segments.where(connection, "step_ms = 0 AND end_ms < ? ORDER BY last_generation", (before,)):
         mine = waiting.setdefault(one.group, [])
         if mine and abs(one.end - mine[0].start) > SPAN_MS:
             return mine
@@ -54,7 +55,7 @@ def due(connection: sqlite3.Connection, before: int) -> list[Segment]:
 def thin(connection: sqlite3.Connection, found: Sequence[Segment], kind_of: KindOf) -> None:
     """Replace segments of one group by one with fewer rows. Raises sqlite3.Error, DamagedError."""
     with transaction(connection):
-        if not all(segments.where(connection, "WHERE id = ?", (one.id,)) for one in found):
+        if not all(segments.where(connection, "id = ?", (one.id,)) for one in found):
             return  # somebody pruned meanwhile
         shown = CountedRows.of(connection, found)
         names = {row[0]: row[1] for row in connection.execute("SELECT id, name FROM names")}
@@ -120,10 +121,13 @@ def _groups(connection: sqlite3.Connection, shown: CountedRows) -> Iterator[tupl
     """Names and their series, so many at a time, in the order in which the chunks have them."""
     found: dict[int, dict[int, None]] = {}
     for segment in shown.segments:
-        for row in connection.execute(
-            "SELECT name, series FROM chunks WHERE id >= ? AND id < ? ORDER BY id", segments.chunk_range(segment)
-        ):
-            found.setdefault(row[0], {}).update(dict.fromkeys(segments.series_of(row[1]).tolist()))
+        rows = connection.execute(
+            f"SELECT name, series, {sums.sound(connection, 'chunks')} FROM chunks"  # noqa: S608
+            " WHERE id >= ? AND id < ? ORDER BY id",
+            segments.chunk_range(segment),
+        )
+        for name, series, is_sound in rows:
+            found.setdefault(name, {}).update(dict.fromkeys(segments.series_of(series, is_sound).tolist()))
     together = max(1, min(MAX_COLUMNS, _CELLS // len(shown.times)))
     for name, some in found.items():
         series = np.array(list(some), dtype=np.uint32)

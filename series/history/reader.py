@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from kvitals.series.history import schema, wal
+from kvitals.series.history import blocks, check, schema, sums, wal
 from kvitals.series.history.codec import DamagedError
+from kvitals.series.history.damage import EVER, Loss, Losses
 from kvitals.series.history.select import Looking
 from kvitals.series.history.wal_codec import Ids
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
@@ -22,9 +24,6 @@ MAX_SAMPLES = 5_000_000
 """Cells of the frames of one selection; 8 bytes each, twice for a moment where a series has no sample."""
 MAX_LABELS = 100_000
 """Label sets that are remembered between selections."""
-EVER = 1 << 60
-"""Milliseconds."""
-
 _CLOSE_MS = 0.01  # what a time in milliseconds may be off by as a float
 
 
@@ -37,7 +36,7 @@ class _Known:
 
 
 class HistoryReader:
-    """Reads a history file. `damaged` counts the parts that could not be read and were left out.
+    """Reads a history file. `losses` are the parts that could not be read and were left out.
 
     Its methods raise HistoryError where the file can not be read, PromQLError where too much is asked for.
     """
@@ -47,13 +46,15 @@ class HistoryReader:
     ) -> None:
         """`suspect` is called where the file itself is found damaged."""
         self.path = path
-        self.damaged = 0
+        self.losses = Losses()
         self._max_samples = max_samples
         self._suspect = suspect
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._series: dict[int, _Known] = {}
+        self._restored: dict[str, dict[int, tuple[Any, ...]]] = {}
+        """By table and id: what a row is in a sound copy, where another one is damaged."""
 
     def close(self) -> None:
         """Let go of the file. It is opened again where that is needed."""
@@ -83,7 +84,7 @@ class HistoryReader:
             try:
                 return looking.frames(self._labels(wanted))
             finally:
-                self.damaged += looking.damaged
+                self._met(looking.losses)
 
     def labels(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
         """The matching series of which some part lies in start <= t <= end, to the hour or so."""
@@ -93,31 +94,38 @@ class HistoryReader:
             first, last = milliseconds(start, end)
             if first <= -EVER and last >= EVER:
                 return set(labels.values())
-            seen = Looking(connection, wanted, first, last, 0).seen()
+            looking = Looking(connection, wanted, first, last, 0)
+            seen = looking.seen()
+            self._met(looking.losses)
             return {labels[number] for number in labels.keys() & seen}
 
     def span(self) -> tuple[float, float] | None:
         """The times of the first and of the last row; None where there is none."""
         with self.reading() as connection:
-            first, last = connection.execute("SELECT min(start_ms), max(end_ms) FROM segments").fetchone()
-            of_log = wal.span(connection)
-        there = [span for span in ((first, last), of_log) if span is not None and span[0] is not None]
+            there = [span for span in (blocks.span(connection), wal.span(connection)) if span is not None]
         return (min(s[0] for s in there) / 1000, max(s[1] for s in there) / 1000) if there else None
 
     def groups(self, start: float, end: float) -> Iterator[tuple[str, Frame]]:
         """All rows in start <= t <= end, one group after the other: its name, and all of its series."""
         with self.reading() as connection:
-            names = dict(connection.execute("SELECT id, name FROM groups").fetchall())
-        for group, name in names.items():
+            names = self._dictionary(connection, "groups")
+        for group, (name,) in names.items():
             with self.reading() as connection:
                 wanted = self._wanted(connection, ())
                 if not wanted:
                     return
                 looking = Looking(connection, wanted, *milliseconds(start, end), self._max_samples)
                 frames = looking.frames(self._labels(wanted), group)
-                self.damaged += looking.damaged
+                self._met(looking.losses)
             for frame in frames:
                 yield name, frame
+
+    def inspect(self, start: float, end: float, *, structure: bool = True) -> Losses:
+        """As `check.inspect`, with what this reader met before; times in seconds since the epoch."""
+        first, last = milliseconds(start, end)
+        with self.reading() as connection:
+            self._met(check.inspect(connection, first, last, structure=structure))
+        return self.losses.between(first, last)
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -127,7 +135,7 @@ class HistoryReader:
                 connection = self._opened()
                 with schema.snapshot(connection):
                     yield connection
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a message about a damaged schema
                 self._close()
                 if schema.is_corrupt(error):
                     self._suspect()
@@ -138,7 +146,16 @@ class HistoryReader:
         if self._connection is None or inode != self._inode:
             self._close()
             self._connection, self._inode = schema.open_for_reading(self.path), inode
+            self._read_dictionaries(self._connection)
         return self._connection
+
+    def _read_dictionaries(self, connection: sqlite3.Connection) -> None:
+        """Look which names and series have a damaged copy, and which segments are damaged."""
+        self._restored = {}
+        for table in check.DICTIONARIES:
+            self._restored[table], losses = check.restored(connection, table)
+            self._met(losses)
+        self._met(sums.changed_rows(connection, ["segments"]))
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -153,7 +170,7 @@ class HistoryReader:
         if sum(len(known.labels) for known in self._series.values()) > MAX_LABELS:
             self._series = {}
         found: dict[int, Ids] = {}
-        for number, name in connection.execute("SELECT id, name FROM names").fetchall():
+        for number, (name,) in self._dictionary(connection, "names").items():
             if all(m.matches({METRIC_NAME: name}) for m in of_name):
                 known = self._known(connection, number, name)
                 ids = sorted(n for n, labels in known.items() if all(test(labels) for test in rest))
@@ -165,13 +182,33 @@ class HistoryReader:
         """The series of a name. What is known once stays so: ids are not given out again."""
         known = self._series.setdefault(number, _Known())
         rows = connection.execute("SELECT id, labels FROM series WHERE name = ? AND id > ?", (number, known.last))
-        for one, text in rows.fetchall():
+        found = {one: text for one, text in rows.fetchall() if not self._is_doubtful("series", one)}
+        for one, (of_name, text) in self._restored.get("series", {}).items():
+            if of_name == number and one > known.last:
+                found[one] = text
+        for one, text in sorted(found.items()):
             known.last = max(known.last, one)
             try:
                 known.labels[one] = Labels({**schema.labels_of(text), METRIC_NAME: name})
-            except DamagedError:
-                self.damaged += 1
+            except DamagedError as error:
+                self._met([Loss("series", str(one), -EVER, EVER, 0, str(error))])
         return known.labels
+
+    def _dictionary(self, connection: sqlite3.Connection, table: str) -> dict[int, tuple[Any, ...]]:
+        """The rows of names or groups by id; none that is damaged."""
+        rows = connection.execute(f"SELECT id, name FROM {table}").fetchall()  # noqa: S608
+        found = {number: (name,) for number, name in rows if not self._is_doubtful(table, number)}
+        return {**found, **self._restored.get(table, {})}
+
+    def _is_doubtful(self, table: str, number: int) -> bool:
+        return number in self._restored.get(table, ()) or (table, str(number)) in self.losses.parts
+
+    def _met(self, losses: Iterable[Loss]) -> None:
+        """Damaged parts were met."""
+        before = len(self.losses)
+        self.losses.update(losses)
+        if len(self.losses) > before:
+            self._suspect()
 
     def _labels(self, wanted: Mapping[int, Ids]) -> dict[int, Labels]:
         return {n: self._series[name].labels[n] for name, ids in wanted.items() for n in ids.tolist()}

@@ -6,7 +6,9 @@ import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from kvitals.series.history import blocks, wal
+import numpy as np
+
+from kvitals.series.history import blocks, sums, wal
 from kvitals.series.history.schema import transaction
 
 SOME = 64
@@ -25,12 +27,14 @@ class RetentionLimits:
 
 def prune(connection: sqlite3.Connection, before: int) -> int:
     """Take out some of what ended before a time in milliseconds; how many segments and notes that were."""
-    found = blocks.where(connection, "WHERE end_ms < ? ORDER BY end_ms LIMIT ?", (before, SOME))
+    found = blocks.where(connection, "end_ms < ? ORDER BY end_ms LIMIT ?", (before, SOME))
     count = len(found)
     with transaction(connection):
         blocks.delete(connection, found)
         for table, column in _TABLES:
-            count += connection.execute(f"DELETE FROM {table} WHERE {column} < ?", (before,)).rowcount  # noqa: S608
+            old = f"{column} < ? AND {sums.sound(connection, table)}"
+            count += connection.execute(f"DELETE FROM {table} WHERE {old}", (before,)).rowcount  # noqa: S608
+        count += connection.execute("DELETE FROM damaged WHERE min(end_ms, found_ms) < ?", (before,)).rowcount
     _give_back(connection)
     return count
 
@@ -42,9 +46,10 @@ def shrink(connection: sqlite3.Connection, most: int) -> int:
     (there,) = connection.execute("SELECT count(*) FROM segments").fetchone()
     if there:
         some = min(SOME, 1 + there // 8)
-        last = blocks.where(connection, "ORDER BY end_ms LIMIT 1 OFFSET ?", (some - 1,))[0]
+        last = blocks.where(connection, "1 ORDER BY end_ms LIMIT 1 OFFSET ?", (some - 1,))[0]
         return prune(connection, last.end + 1)
-    with transaction(connection):  # only the log is left, and what happened
+    with transaction(connection):  # only the log is left, what happened, and what was set aside
+        connection.execute("DELETE FROM damaged")
         count = connection.execute("DELETE FROM batches WHERE id IN (SELECT id FROM batches ORDER BY id LIMIT 1000)")
         known = wal.generations(connection)
         for generation in known[:-1]:
@@ -54,8 +59,13 @@ def shrink(connection: sqlite3.Connection, most: int) -> int:
 
 
 def forget_series(connection: sqlite3.Connection, before: int, in_use: Collection[int]) -> int:
-    """Take out series that had no sample since `before` (milliseconds) and are not in use."""
-    old = {row[0] for row in connection.execute("SELECT id FROM series WHERE last_ms < ?", (before,))} - set(in_use)
+    """Take out series that had no sample since `before` (milliseconds) and are not in use, by anybody or by a chunk."""
+    rows = connection.execute("SELECT id, name FROM series WHERE last_ms < ?", (before,)).fetchall()
+    old = {number: name for number, name in rows if number not in in_use}
+    for name in set(old.values()):
+        for (series,) in connection.execute("SELECT series FROM chunks WHERE name = ?", (name,)):
+            for number in np.frombuffer(series[: len(series) // 4 * 4], np.uint32).tolist():
+                old.pop(number, None)
     with transaction(connection):
         connection.executemany("DELETE FROM series WHERE id = ?", ((one,) for one in old))
     return len(old)
@@ -63,8 +73,8 @@ def forget_series(connection: sqlite3.Connection, before: int, in_use: Collectio
 
 def oldest_ms(connection: sqlite3.Connection) -> int | None:
     """The time of the first row."""
-    rows = connection.execute("SELECT min(start_ms) FROM segments UNION ALL SELECT min(t_ms) FROM ticks").fetchall()
-    return min((row[0] for row in rows if row[0] is not None), default=None)
+    there = [span[0] for span in (blocks.span(connection), wal.span(connection)) if span is not None]
+    return min(there, default=None)
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:

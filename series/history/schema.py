@@ -2,21 +2,24 @@
 
 Rows that share their times are a *group*, as in a window. What comes in is first a *tick*: all new rows of all groups
 since the tick before, one commit each. Ticks of about an hour are a *generation*; it begins with every value and goes
-on with what changed. A generation that is over is *sealed*, group by group: its rows become a *segment* (one time
-axis) with a *chunk* for each metric name, so that a query of one family reads that family alone. Later segments are
-thinned to a row a minute (`thin`). Generations count up for ever, so of two rows that claim the same time, as after
-the clock was set back, the one of the later generation counts.
+on with what changed. It has *blocks* of a minute: the first rows in a block have every value again, so what is damaged
+is lost until the next block. A generation that is over is *sealed*, group by group: its rows become a *segment* (one
+time axis) with a *chunk* for each metric name, so that a query of one family reads that family alone. Later segments
+are thinned to a row a minute (`downsample`). Generations count up for ever, so of two rows that claim the same time, as
+after the clock was set back, the one of the later generation counts.
 
     names     id, name
     groups    id, name
     series    id, name, labels as JSON without the name, last_ms: about when it last had a sample
-    ticks     seq = generation << 20 | n, t_ms, data (`ticks`)
+    ticks     seq = generation << 20 | block << 10 | n, t_ms, data (`wal_codec`)
     segments  id, grp, first and last generation, step_ms (0: every row), start_ms, end_ms, rows, times
     chunks    id = segment << 20 | n, name, series: their ids as u32, data (`codec`)
-    events, episodes, batches: what happened, beside the series (`notes`)
+    events, episodes, batches: what happened, beside the series (`event_log`)
+    sums      part, id, crc: a checksum of each row above (`sums`)
+    damaged   part, key, start_ms, end_ms, rows, why, found_ms, content: what could not be read and was set aside
 
-A version is one number, `user_version`. A file of an older one is brought up to date when it is opened for writing;
-one of a newer is left alone.
+A version is one number, `user_version`. A file of an older one is read as it is, and brought up to date when it is
+opened for writing; one of a newer is left alone. Version 1 has no checksums of rows, and generations of one block.
 """
 
 from __future__ import annotations
@@ -30,14 +33,18 @@ from pathlib import Path
 import msgspec
 
 from kvitals.series.files import FileRefusedError, refuse_irregular
+from kvitals.series.history import sums
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.undecodable import UNDECODABLE
 
-VERSION = 1
+VERSION = 2
+OLDEST = 1
+"""The oldest version that is read as it is."""
 FILE = "history.db"
 APPLICATION = 0x6B766974  # "kvit", what `file` shows
 SEGMENT_BITS = 20
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+BLOCK_BITS = 10
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: sums.add}
 """How a file of version N becomes one of N + 1."""
 
 _BUSY_SECONDS = 10.0
@@ -123,7 +130,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
                 raise
             # In a directory that we may not write to, and nobody writes: then it does not change under us.
             connection = _checked(_connected(f"{uri}&immutable=1"), path)
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
         raise failure(error, path) from error
     return connection
 
@@ -151,12 +158,12 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def is_corrupt(error: sqlite3.Error) -> bool:
-    """Whether the file itself is broken."""
-    return _code(error) in _CORRUPT
+def is_corrupt(error: sqlite3.Error | UnicodeDecodeError) -> bool:
+    """Whether the file itself is broken: its structure, or the text of its schema."""
+    return _code(error) in _CORRUPT or isinstance(error, UnicodeDecodeError) or str(error).startswith("no such ")
 
 
-def failure(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
+def failure(error: sqlite3.Error | UnicodeDecodeError | OSError, path: Path) -> HistoryError:
     """What a failure means and what to do about it."""
     code = _code(error)
     if isinstance(error, FileRefusedError | IsADirectoryError):
@@ -165,7 +172,7 @@ def failure(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
         return HistoryError(
             "disk_full", f"the disk of {path.parent} is full: free space there, and history then continues by itself"
         )
-    if code in _CORRUPT:
+    if not isinstance(error, OSError) and is_corrupt(error):
         return HistoryError("corrupt", f"{path} is damaged ({error}): the agent renames it and starts a new file")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return HistoryError("busy", f"another process is writing {path}: try again")
@@ -188,8 +195,12 @@ def size_of(path: Path) -> int:
 
 
 def _connected(uri: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False,
+        factory=sums.SummedConnection,
+    )  # fmt: skip
     connection.text_factory = _text
+    sums.register(connection)
     return connection
 
 
@@ -216,7 +227,7 @@ def _checked(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
             raise HistoryError("not_ours", f"{path} is not a kvitals history")
         if version > VERSION:
             raise _newer(path, version)
-        if version < VERSION:
+        if version < OLDEST:
             raise HistoryError(
                 "older_version", f"{path} has version {version}: start the agent once to upgrade it to {VERSION}"
             )
@@ -249,9 +260,8 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
             for statement in _TABLES.split(";\n"):
                 if statement.strip():
                     connection.execute(statement)
-        else:
-            for step in range(version, VERSION):
-                MIGRATIONS[step](connection)
+        for step in range(max(version, 1), VERSION):
+            MIGRATIONS[step](connection)
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from kvitals.series.history import blocks as segments
-from kvitals.series.history import wal, wal_codec
+from kvitals.series.history import sums, wal, wal_codec
 from kvitals.series.history.blocks import Segment
 from kvitals.series.history.codec import DamagedError, Ints
+from kvitals.series.history.damage import Losses
 from kvitals.series.history.downsample import visible
 from kvitals.series.history.schema import SEGMENT_BITS
 from kvitals.series.history.wal_codec import Ids
@@ -43,7 +44,7 @@ PieceBlock = tuple[int, Ids, Floats]
 @dataclass
 class Looking:
     """One look into the file: names with the ids of the series that are wanted, the time in milliseconds, and how many
-    cells the frames may have. `check` is called now and then, and what it raises ends the work. `damaged`: parts that
+    cells the frames may have. `check` is called now and then, and what it raises ends the work. `losses`: parts that
     could not be read."""
 
     connection: sqlite3.Connection
@@ -52,7 +53,7 @@ class Looking:
     last: int
     samples: int
     check: Callable[[], None] = lambda: None
-    damaged: int = 0
+    losses: Losses = field(default_factory=Losses)
     held: int = 0
     """Cells of the log that are in memory until their frames are made."""
 
@@ -72,11 +73,7 @@ class Looking:
             for _, _, series in self._chunks(name, there):
                 found.update(series.tolist())
         for generation in wal.generations(self.connection):
-            try:
-                groups = wal_codec.series_in(wal.read(self.connection, generation, self.last))
-            except DamagedError:
-                self.damaged += 1
-                continue
+            groups = wal_codec.series_in(wal.read(self.connection, generation, self.losses, self.last))
             for part in groups.values():
                 if part.first <= self.last and part.last >= self.first:
                     found.update(part.series.tolist())
@@ -98,8 +95,8 @@ class Looking:
         for segment in self._with_ends(there, chunks):
             try:
                 piece = self._piece(segment, chunks.get(segment.id, []))
-            except DamagedError:
-                self.damaged += 1
+            except DamagedError as error:
+                self.losses.add(segments.loss(segment, str(error)))
                 continue
             found.setdefault(segment.group, []).append(piece)
         return found
@@ -112,8 +109,8 @@ class Looking:
                 self.check()
                 try:
                     values = segments.values_of(self._data(number), segment.rows, len(series))
-                except DamagedError:
-                    self.damaged += 1
+                except DamagedError as error:
+                    self.losses.add(segments.loss(segment, str(error), number))
                     continue
                 yield 0, series[columns], values if len(columns) == len(series) else values[:, columns]
 
@@ -141,22 +138,23 @@ class Looking:
         """The chunks of a name in some segments, by id, and their series; without values."""
         if not there:
             return
+        is_sound = sums.sound(self.connection, "chunks")
         rows = self.connection.execute(
-            "SELECT id, series FROM chunks WHERE name = ? AND id >= ? AND id < ?",
+            f"SELECT id, series, {is_sound} FROM chunks WHERE name = ? AND id >= ? AND id < ?",  # noqa: S608
             (name, min(there) << SEGMENT_BITS, (max(there) + 1) << SEGMENT_BITS),
         )
-        for number, series in rows:
+        for number, series, is_sound in rows:
             segment = there.get(number >> SEGMENT_BITS)
             if segment is None:
                 continue
             try:
-                yield segment, number, segments.series_of(series)
-            except DamagedError:
-                self.damaged += 1
+                yield segment, number, segments.series_of(series, is_sound)
+            except DamagedError as error:
+                self.losses.add(segments.loss(segment, str(error), number))
 
     def _of_log(self, group: int | None) -> Iterator[tuple[int, GroupPiece]]:
         """What is not sealed yet, by group."""
-        sealed = dict(self.connection.execute("SELECT grp, max(last_generation) FROM segments GROUP BY grp").fetchall())
+        sealed = wal.sealed(self.connection)
         ids = np.sort(np.concatenate(list(self.wanted.values())))
         for generation in wal.generations(self.connection):
             done = {key for key, last in sealed.items() if last >= generation}
@@ -167,17 +165,13 @@ class Looking:
     def _gathered(
         self, generation: int, ids: Ids, wanted: Callable[[int], bool]
     ) -> Iterator[tuple[int, wal_codec.DenseRows]]:
-        """The rows of a generation, of the groups that are wanted; nothing of one that is damaged."""
+        """The rows of a generation, of the groups that are wanted."""
         log = wal_codec.DenseLog(ids, wanted, self.first, self.last)
-        try:
-            for tick in wal.read(self.connection, generation, self.last):
-                self.check()
-                log.add(tick)
-                if self.held + log.cells > self.samples:
-                    raise QueryLimitError(TOO_MANY)
-        except DamagedError:
-            self.damaged += 1
-            return
+        for tick in wal.read(self.connection, generation, self.losses, self.last):
+            self.check()
+            log.add(tick)
+            if self.held + log.cells > self.samples:
+                raise QueryLimitError(TOO_MANY)
         self.held += log.cells
         for key, part in log.groups.items():
             part.close()

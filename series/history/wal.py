@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from kvitals.series.history import event_log, wal_codec
+from kvitals.series.history import event_log, sums, wal_codec
 from kvitals.series.history.codec import DamagedError, Ints
+from kvitals.series.history.damage import Loss, Losses
 from kvitals.series.history.new_rows import GroupRows, Tick
-from kvitals.series.history.schema import SEGMENT_BITS, transaction
-from kvitals.series.history.wal_codec import Ids, RowChanges
+from kvitals.series.history.schema import BLOCK_BITS, SEGMENT_BITS, transaction
+from kvitals.series.history.wal_codec import Ids, LogTick, RowChanges
 from kvitals.series.types import METRIC_NAME, STALE, Floats, Labels
 
 GENERATION_TICKS = 720
+BLOCK_TICKS = 12
+"""Of one block; part of the format. Damage loses no more than the rest of its block."""
 GENERATION_SECONDS = 3600.0
 GENERATION_BYTES = 32 << 20
 HOLE_SECONDS = 600.0
@@ -38,6 +40,7 @@ class _Group:
     series: Ids = field(default_factory=lambda: np.empty(0, dtype=np.uint32))
     now: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, dtype=np.uint64))  # bits
     until: int = -(1 << 62)  # milliseconds
+    due: bool = False  # its next row has every value
 
 
 class Log:
@@ -51,6 +54,7 @@ class Log:
         (self._count,) = connection.execute("SELECT count(*) FROM series").fetchone()
         self._seq = newest_generation(connection) << SEGMENT_BITS  # of the last tick
         self._is_over = True
+        self._ticks = 0  # in this generation
         self._since = 0.0
         self._now = 0  # milliseconds
         self._bytes = 0
@@ -75,7 +79,7 @@ class Log:
             if parts:
                 if self._is_over or self._ends_before(parts, tick.t):
                     self._begin(tick.t)
-                self._seq += 1
+                self._advance()
                 data = wal_codec.pack([changes for part in parts if (changes := self._changes(part)) is not None])
                 self._bytes += len(data)
                 self._connection.execute(
@@ -83,8 +87,7 @@ class Log:
                 )
             for note in tick.notes:
                 event_log.write(self._connection, note)
-        ticks_so_far = self._seq & ((1 << SEGMENT_BITS) - 1)
-        too_long = ticks_so_far >= GENERATION_TICKS or tick.t - self._since >= GENERATION_SECONDS
+        too_long = self._ticks >= GENERATION_TICKS or tick.t - self._since >= GENERATION_SECONDS
         self._is_over = self._is_over or too_long or self._bytes >= GENERATION_BYTES
 
     @property
@@ -106,12 +109,21 @@ class Log:
     def _begin(self, t: float) -> None:
         """A new generation: it begins with every value. What nobody has now is not looked up any more."""
         self._seq = (self.generation + 1) << SEGMENT_BITS
-        self._since, self._bytes, self._is_over = t, 0, False
+        self._ticks, self._since, self._bytes, self._is_over = 0, t, 0, False
         used = {labels for group in self._groups.values() for labels in group.labels}
         self._series = {labels: number for labels, number in self._series.items() if labels in used}
         for group in self._groups.values():
             group.now = np.full(len(group.now), _STALE_BITS)
             group.until = -(1 << 62)
+
+    def _advance(self) -> None:
+        """To the next tick, in a new block where the last one is full."""
+        block, n = divmod(self._ticks, BLOCK_TICKS)
+        self._seq = self.generation << SEGMENT_BITS | (block + 1) << BLOCK_BITS | n
+        self._ticks += 1
+        if n == 0:
+            for group in self._groups.values():
+                group.due = True
 
     def _changes(self, part: GroupRows) -> RowChanges | None:
         group = self._group(part.group)
@@ -123,8 +135,11 @@ class Log:
         times, values = times[kept], np.ascontiguousarray(part.values[kept])
         bits = values.view(np.uint64)
         before = np.vstack([group.now[None, :], bits[:-1]])
-        rows, columns = np.nonzero((bits != before) & (group.series != _NOBODY))
-        group.now, group.until = bits[-1].copy(), int(times[-1])
+        changed = bits != before
+        if group.due:
+            changed[0] |= bits[0] != _STALE_BITS
+        rows, columns = np.nonzero(changed & (group.series != _NOBODY))
+        group.now, group.until, group.due = bits[-1].copy(), int(times[-1]), False
         series = np.concatenate([gone, group.series[columns]])
         ended: Floats = np.full(len(gone), STALE)
         return RowChanges(
@@ -189,6 +204,13 @@ def newest_generation(connection: sqlite3.Connection) -> int:
     return max((seq or 0) >> SEGMENT_BITS, sealed or 0)
 
 
+def sealed(connection: sqlite3.Connection) -> dict[int, int]:
+    """By group the last generation of which there is a segment."""
+    is_sound = sums.sound(connection, "segments")
+    query = f"SELECT grp, max(last_generation) FROM segments WHERE {is_sound} GROUP BY grp"  # noqa: S608
+    return dict(connection.execute(query).fetchall())
+
+
 def oldest_generation(connection: sqlite3.Connection) -> int | None:
     """The first one of which there are ticks."""
     (seq,) = connection.execute("SELECT min(seq) FROM ticks").fetchone()
@@ -211,29 +233,139 @@ def forget(connection: sqlite3.Connection, generation: int) -> None:
     connection.execute("DELETE FROM ticks WHERE seq >= ? AND seq < ?", (first, beyond))
 
 
-def read(connection: sqlite3.Connection, generation: int, until: int = 1 << 62) -> Iterator[bytes]:
-    """The ticks of a generation in order, as far as they tell of rows until a time in milliseconds, and one more."""
+def set_aside(connection: sqlite3.Connection, generation: int) -> list[Loss]:
+    """Keep the ticks of a generation that are lost, before it is forgotten, within a transaction; what is new of it."""
+    found = []
+    for loss in losses_of(connection, generation):
+        rows = connection.execute(
+            "SELECT seq, t_ms, data FROM ticks WHERE seq >= ? AND seq < ? ORDER BY seq LIMIT ?",
+            (int(loss.key), (generation + 1) << SEGMENT_BITS, loss.rows),
+        )
+        if sums.set_aside(connection, loss, rows.fetchall()):
+            found.append(loss)
+    return found
+
+
+def losses_of(connection: sqlite3.Connection, generation: int) -> Losses:
+    """What of a generation is damaged."""
+    losses = Losses()
+    for _ in read(connection, generation, losses):
+        pass
+    return losses
+
+
+def read(
+    connection: sqlite3.Connection, generation: int, losses: Losses, until: int = 1 << 62, block: int = 0
+) -> Iterator[LogTick]:
+    """The ticks of a generation in order, as far as they have rows until a time in milliseconds, and one more; from a
+    block on. What is damaged is left out until the next block begins, and added to `losses`."""
     first, beyond = generation << SEGMENT_BITS, (generation + 1) << SEGMENT_BITS
-    rows = connection.execute("SELECT t_ms, data FROM ticks WHERE seq >= ? AND seq < ? ORDER BY seq", (first, beyond))
-    for t, data in rows:
-        yield data
-        if t > until:
+    rows = connection.execute(
+        f"SELECT seq, t_ms, data, {sums.sound(connection, 'ticks')} FROM ticks"  # noqa: S608
+        " WHERE seq >= ? AND seq < ? ORDER BY seq",
+        (first | block << BLOCK_BITS, beyond),
+    )
+    chain = _Chain(losses, _position(first | max(block, 1) << BLOCK_BITS))
+    for seq, t, data, is_sound in rows:
+        tick = chain.next(seq, t, data if is_sound else None)
+        if tick is None:
+            continue
+        yield tick
+        if tick.span[0] > until:
             return
+    chain.end()
+
+
+class _Chain:
+    """Ticks of which each goes on from the one before, or begins a block."""
+
+    def __init__(self, losses: Losses, expected: int) -> None:
+        self._losses = losses
+        self._expected = expected  # the position of the next tick
+        self._lost: list[tuple[int, int]] = []  # since the last tick that was read: seq and t_ms of those that were met
+        self._missing = 0  # and how many there is nothing of
+        self._until: int | None = None  # the last time that was read
+        self._whys: set[str] = set()
+
+    def next(self, seq: int, t: int, data: bytes | None) -> LogTick | None:
+        """The tick; None where it is lost. data: None where the row is damaged."""
+        absent = _position(seq) - self._expected
+        if data is None:  # whatever number it has: a tick stood here
+            absent = 0
+        if absent > 0:
+            self._missing += absent
+            self._whys.add("a row is gone")
+        self._expected += 1 + max(absent, 0)
+        is_lost = bool(self._lost or self._missing)
+        try:
+            if data is None:
+                raise DamagedError(sums.CHANGED)
+            if absent < 0:
+                raise DamagedError("a row is out of order")
+            tick = wal_codec.unpack(data)
+        except DamagedError as error:
+            self._whys.add(str(error))
+            self._lost.append((seq, t))
+            return None
+        if is_lost and not _begins_block(seq):
+            self._lost.append((seq, t))
+            return None
+        if is_lost:
+            self._end_loss(seq, tick.span[0])
+        self._until = tick.span[1]
+        return replace(tick, after_loss=is_lost)
+
+    def end(self) -> None:
+        """No tick follows."""
+        if self._lost or self._missing:
+            self._end_loss(self._lost[-1][0], max(t for _, t in self._lost) + 1)
+
+    def _end_loss(self, seq: int, before: int) -> None:
+        """What is lost ended before a tick and a time."""
+        first, t = self._lost[0] if self._lost else (seq, before - 1)
+        start = self._until + 1 if self._until is not None else min(t, before - 1)
+        self._losses.add(
+            Loss(
+                "ticks", str(first), start, max(before - 1, start), len(self._lost) + self._missing,
+                "; ".join(sorted(self._whys)),
+            )
+        )  # fmt: skip
+        self._lost, self._missing, self._whys = [], 0, set()
+
+
+def _begins_block(seq: int) -> bool:
+    """Whether a tick has every value. Files of older versions have one block, which begins with 1."""
+    return not seq & ((1 << BLOCK_BITS) - 1) or seq & ((1 << SEGMENT_BITS) - 1) == 1
+
+
+def _position(seq: int) -> int:
+    """How many ticks of its generation come before it."""
+    block, n = divmod(seq & ((1 << SEGMENT_BITS) - 1), 1 << BLOCK_BITS)
+    return (block - 1) * BLOCK_TICKS + n if block else n - 1
 
 
 def span(connection: sqlite3.Connection) -> tuple[int, int] | None:
-    """The times of the first row and of the last tick in the log, in milliseconds.
+    """The times of the first and the last row in the log that can be read, in milliseconds.
 
     After the clock was set back, a later generation begins before an earlier one.
     """
-    first: list[int] = []
-    for generation in generations(connection):
-        with contextlib.suppress(DamagedError):
-            first.append(wal_codec.first_time(next(read(connection, generation))))
-    if not first:
-        return None
-    (last,) = connection.execute("SELECT max(t_ms) FROM ticks").fetchone()
-    return min(first), int(last)
+    found = [one for generation in generations(connection) for one in _ends(connection, generation)]
+    return (min(found), max(found)) if found else None
+
+
+def _ends(connection: sqlite3.Connection, generation: int) -> Iterator[int]:
+    """The times of a generation's first and last row; nothing where none can be read."""
+    first = next(read(connection, generation, Losses()), None)
+    if first is None:
+        return
+    yield first.span[0]
+    beyond = (generation + 1) << SEGMENT_BITS
+    (last,) = connection.execute("SELECT max(seq) FROM ticks WHERE seq < ?", (beyond,)).fetchone()
+    for block in range((last & ((1 << SEGMENT_BITS) - 1)) >> BLOCK_BITS, -1, -1):
+        last_times = [tick.span[1] for tick in read(connection, generation, Losses(), block=block)]
+        if last_times:
+            yield last_times[-1]
+            return
 
 
 def label_text(labels: Labels) -> str:

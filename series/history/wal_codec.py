@@ -4,14 +4,14 @@
                  series u32*, values f64* )
 
 Times, counts, series (each less the one before) and values stand in byte planes. A generation of ticks begins with
-every value that there is.
+every value that there is, and so does each block in it: what is damaged is lost until the next block begins.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,31 +57,36 @@ def pack(parts: Sequence[RowChanges]) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Tick:
-    """A tick as it stands there: of each row its group, time and number of changes; of each change series and value."""
+class LogTick:
+    """A tick as it stands there: of each row its group, time and number of changes; of each change series and value.
+    after_loss: ticks before it are lost. It has every value, and no value from before goes on."""
 
     groups: Ints
     times: Ints
     counts: Ids
     series: Ids
     values: Floats
+    after_loss: bool = False
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The times of its first and last row, in milliseconds."""
+        return int(self.times.min()), int(self.times.max())
 
 
-def groups_of(data: bytes) -> set[int]:
-    """The groups of which a tick has rows. Raises DamagedError."""
-    return set(_heads(decompress(data, MAX_TICK_BYTES))[:, 0].tolist())
-
-
-def first_time(data: bytes) -> int:
-    """The time of the first row of a tick, in milliseconds. Raises DamagedError."""
-    return int(_unpack(data).times.min())
-
-
-def gather_rows(ticks: Iterable[bytes], group: int | None = None) -> dict[int, RowChanges]:
-    """The rows of a whole generation by group: of one group or all. Raises DamagedError."""
-    groups, times, rows, series, values = [_NO_ROWS], [_NO_ROWS], [_NO_ROWS], [], []
-    height = 0
-    for tick in map(_unpack, ticks):
+def gather_rows(ticks: Iterable[LogTick], group: int | None = None) -> dict[int, RowChanges]:
+    """The rows of a whole generation by group: of one group or all."""
+    groups, times, rows = [_NO_ROWS], [_NO_ROWS], [_NO_ROWS]
+    series: list[Ids] = []
+    values: list[Floats] = []
+    height, due = 0, dict[int, Ids]()
+    for tick in ticks:
+        if tick.after_loss and series:
+            of_changes = np.concatenate(groups)[np.concatenate(rows)]
+            so_far = np.concatenate(series)
+            due = {number: np.unique(so_far[of_changes == number]) for number in np.unique(of_changes).tolist()}
+        if due:
+            tick = _ends(tick, due)
         row = np.repeat(np.arange(len(tick.times)), tick.counts)
         kept = None if group is None else tick.groups[row] == group
         groups.append(tick.groups)
@@ -92,13 +97,27 @@ def gather_rows(ticks: Iterable[bytes], group: int | None = None) -> dict[int, R
         height += len(tick.times)
     if not series:
         return {}
-    whole = _Tick(
+    whole = LogTick(
         np.concatenate(groups), np.concatenate(times), _NO_COUNTS, np.concatenate(series), np.concatenate(values)
     )
     return dict(_by_group(whole, np.concatenate(rows), group))
 
 
-def _by_group(tick: _Tick, rows: Ints, group: int | None) -> Iterator[tuple[int, RowChanges]]:
+def _ends(tick: LogTick, due: dict[int, Ids]) -> LogTick:
+    """The tick with the ends of the series that are due, by group, in the first row of the group. They are due no more.
+    The row's own values come behind them, and count."""
+    counts, series, values = tick.counts.copy(), tick.series, tick.values
+    starts = np.concatenate([[0], np.cumsum(tick.counts, dtype=np.int64)])
+    groups, rows = np.unique(tick.groups, return_index=True)
+    for row, group in sorted(zip(rows.tolist(), groups.tolist(), strict=True), reverse=True):
+        ended = due.pop(group, _NO_COUNTS)
+        series = np.insert(series, starts[row], ended)
+        values = np.insert(values, starts[row], np.full(len(ended), STALE))
+        counts[row] += len(ended)
+    return replace(tick, counts=counts, series=series, values=values)
+
+
+def _by_group(tick: LogTick, rows: Ints, group: int | None) -> Iterator[tuple[int, RowChanges]]:
     of_changes = tick.groups[rows]
     for number in np.unique(tick.groups).tolist() if group is None else [group]:
         mine = np.flatnonzero(tick.groups == number)
@@ -108,7 +127,8 @@ def _by_group(tick: _Tick, rows: Ints, group: int | None) -> Iterator[tuple[int,
             yield number, RowChanges(number, tick.times[mine], places, tick.series[changes], tick.values[changes])
 
 
-def _unpack(data: bytes) -> _Tick:
+def unpack(data: bytes) -> LogTick:
+    """A tick of its bytes. Raises DamagedError."""
     raw = decompress(data, MAX_TICK_BYTES)
     heads = _heads(raw)
     at = _COUNT.size + _GROUP.size * len(heads)
@@ -121,7 +141,7 @@ def _unpack(data: bytes) -> _Tick:
     times, counts, series, values = columns
     if at != len(raw) or not rows or int(counts.sum()) != changes:
         raise DamagedError("a tick whose parts differ from its stated sizes")
-    return _Tick(np.repeat(heads[:, 0], heads[:, 1]), times, counts, np.cumsum(series, dtype=np.uint32), values)
+    return LogTick(np.repeat(heads[:, 0], heads[:, 1]), times, counts, np.cumsum(series, dtype=np.uint32), values)
 
 
 def _heads(raw: bytes) -> Ints:
@@ -182,6 +202,10 @@ class DenseRows:
             self.blocks.append((self._first, self.series, np.array(self._rows)))
             self._rows = []
 
+    def forget(self) -> None:
+        """No value goes on: ticks are lost."""
+        self._now[:] = STALE
+
     def _know(self, series: Ids) -> None:
         if _among(series, self.series).all():
             return
@@ -200,9 +224,11 @@ class DenseLog:
         self.cells = 0
         self._ids, self._wanted, self._first, self._last = ids, wanted, first, last
 
-    def add(self, data: bytes) -> None:
-        """Take the next tick. Raises DamagedError."""
-        tick = _unpack(data)
+    def add(self, tick: LogTick) -> None:
+        """Take the next tick."""
+        if tick.after_loss:
+            for one in self.groups.values():
+                one.forget()
         among = _among(tick.series, self._ids)
         rows = np.repeat(np.arange(len(tick.times)), tick.counts)[among]
         series, values = tick.series[among], tick.values[among]
@@ -225,10 +251,10 @@ class SeenSeries:
     series: Ids
 
 
-def series_in(ticks: Iterable[bytes]) -> dict[int, SeenSeries]:
-    """What the ticks of a generation have series of, by group. Raises DamagedError."""
+def series_in(ticks: Iterable[LogTick]) -> dict[int, SeenSeries]:
+    """What the ticks of a generation have series of, by group."""
     found: dict[int, SeenSeries] = {}
-    for tick in map(_unpack, ticks):
+    for tick in ticks:
         of_changes = np.repeat(tick.groups, tick.counts)
         for group in np.unique(tick.groups).tolist():
             times, series = tick.times[tick.groups == group], tick.series[of_changes == group]

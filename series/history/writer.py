@@ -1,8 +1,9 @@
 """The writer: takes ticks from a queue and commits them, in a thread of its own; nothing that fails here stops others.
 
 While a tick can not be written (a full disk, no permission) it is dropped and counted, `status` says why and what to
-do, and the next one is tried. A damaged file is set aside under another name and a new one is begun. Between ticks the
-thread seals, thins and prunes, a little at a time.
+do, and the next one is tried. Damaged rows are set aside within the file and counted; where the file itself is damaged
+it is set aside under another name, and a new one is begun. Between ticks the thread seals, thins and prunes, a little
+at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,15 +23,16 @@ from types import MappingProxyType
 from typing import Literal
 
 from kvitals.series.files import FileInUseError, lock_file, make_directory
-from kvitals.series.history import blocks, compact, downsample, event_log, retention, schema, wal
+from kvitals.series.history import blocks, check, compact, downsample, event_log, retention, schema, sums, wal
 from kvitals.series.history.blocks import Segment
 from kvitals.series.history.codec import DamagedError
+from kvitals.series.history.damage import Loss, Losses
 from kvitals.series.history.downsample import KindOf
 from kvitals.series.history.new_rows import Tick
 from kvitals.series.history.retention import RetentionLimits
 from kvitals.series.history.schema import FILE, HistoryError
 
-State = Literal["off", "starting", "ok", "paused", "failed"]
+State = Literal["off", "starting", "ok", "damaged", "paused", "failed"]
 
 MAX_WAITING = 24
 """Ticks. With more the disk is too slow, and new ones are dropped."""
@@ -54,7 +56,7 @@ class HistoryStatus:
     """How history fares. Times in seconds since the epoch."""
 
     state: State = "starting"
-    reason: str = ""  # one word, for paused and failed
+    reason: str = ""  # one word, for damaged, paused and failed
     message: str = ""  # why, and what to do
     committed: float | None = None  # everything until then is on the disk
     oldest: float | None = None
@@ -93,6 +95,8 @@ class History:
         self._file: _File | None = None
         self._lock: int | None = None
         self._clock = _Clock()
+        self._losses = Losses()  # that are in the file
+        self._aside: set[tuple[str, str]] = set()  # of them, those that were set aside when it was looked last
         self._odd: deque[float] = deque(maxlen=ODD_FAILURES)
         self._tried = 0.0
         self._chores = 0.0
@@ -153,8 +157,8 @@ class History:
                 self._set_aside(str(error))
             else:
                 self._failed(error)
-        except (sqlite3.Error, OSError) as error:
-            if isinstance(error, sqlite3.Error) and schema.is_corrupt(error):
+        except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
+            if not isinstance(error, OSError) and schema.is_corrupt(error):
                 self._set_aside(str(error))
             else:
                 self._failed(schema.failure(error, self.path))
@@ -175,7 +179,11 @@ class History:
         make_directory(self._settings.directory)
         if self._lock is None:
             self._lock = _locked(self._settings.directory / _LOCK)
-        self._file = _File(self.path, schema.open_for_writing(self.path))
+        connection = schema.open_for_writing(self.path)
+        self._losses = Losses()
+        self._losses.update(sums.set_aside_before(connection))
+        self._lost(check.repair(connection, chunks=False))
+        self._file = _File(self.path, connection)
         self._say(oldest=_seconds(retention.oldest_ms(self._file.connection)))
 
     def _write(self, tick: Tick) -> None:
@@ -190,7 +198,7 @@ class History:
         self._count("series", self._file.log.left_out - left_out)
         oldest = self.status.oldest if self.status.oldest is not None else tick.t
         self._say(
-            state="ok", reason="", message="", committed=tick.t, oldest=oldest, bytes=schema.size_of(self.path),
+            **self._condition(), committed=tick.t, oldest=oldest, bytes=schema.size_of(self.path),
             series=self._file.log.known, write_seconds=time.monotonic() - began,
         )  # fmt: skip
 
@@ -207,11 +215,11 @@ class History:
             if found != "ok":
                 self._set_aside(found)
                 return
-        try:
-            if self._file.sealer.step(self._file.log.generation):
-                return
-        except DamagedError:
-            self._forget_damaged()
+            self._lost(check.repair(self._file.connection, chunks=True))
+            self._lost(check.inspect(self._file.connection, structure=False))
+        more = self._file.sealer.step(self._file.log.generation)
+        self._lost(self._file.sealer.losses)
+        if more:
             return
         if time.monotonic() - self._chores >= _CHORES_SECONDS:
             self._chores = time.monotonic()
@@ -230,6 +238,11 @@ class History:
             retention.forget_series(connection, round(now - kept.thinned * 1000), self._file.log.in_use)
         if retention.shrink(connection, kept.most):
             self._chores = 0.0  # there may be more
+        aside = Losses()
+        aside.update(sums.set_aside_before(connection))
+        if self._aside - aside.parts.keys():  # somebody, or their age, took some out
+            self._losses = check.inspect(connection, structure=False)
+        self._aside = set(aside.parts)
         self._file.log.recount()
         self._say(oldest=_seconds(retention.oldest_ms(connection)), bytes=schema.size_of(self.path))
 
@@ -237,18 +250,28 @@ class History:
         assert self._file is not None
         try:
             downsample.thin(self._file.connection, due, self._kind_of)
-            self._chores = 0.0  # there may be more
         except DamagedError:
-            with schema.transaction(self._file.connection):
-                blocks.delete(self._file.connection, due)
-            self._drop("damaged")
+            self._lost(blocks.set_aside(self._file.connection, due))  # the rest is thinned next time
+        self._chores = 0.0  # there may be more
 
-    def _forget_damaged(self) -> None:
-        """The oldest generation of ticks can not be read."""
-        assert self._file is not None
-        with schema.transaction(self._file.connection):
-            wal.forget(self._file.connection, wal.generations(self._file.connection)[0])
-        self._drop("damaged")
+    def _lost(self, losses: Iterable[Loss]) -> None:
+        """Count what is damaged, once, and say so."""
+        new = [one for one in losses if (one.table, one.key) not in self._losses.parts]
+        if not new:
+            return
+        self._losses.update(new)
+        self._count("damaged", sum(one.rows for one in new))
+        self._tell(f"history: {self._losses.message}")
+        if self.status.state in ("ok", "damaged"):
+            self._say(**self._condition())
+        else:
+            self._say()
+
+    def _condition(self) -> dict[str, object]:
+        """The state while it is written."""
+        if self._losses:
+            return {"state": "damaged", "reason": "damaged_rows", "message": self._losses.message}
+        return {"state": "ok", "reason": "", "message": ""}
 
     def _look_for_room(self) -> None:
         """Raises HistoryError where too little of the disk is free."""
@@ -310,7 +333,7 @@ class History:
             dropped = {reason: count for reason, count in self._dropped.items() if count}
             before = self.status
             self.status = replace(before, dropped=MappingProxyType(dropped), **changes)  # type: ignore[arg-type]
-        if before.state in ("paused", "failed") and self.status.state == "ok":
+        if before.state in ("paused", "failed") and self.status.state in ("ok", "damaged"):
             self._tell("history: goes on")
 
     def _close(self) -> None:

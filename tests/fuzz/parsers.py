@@ -10,6 +10,7 @@ import random
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -289,11 +290,12 @@ def _times(data: bytes) -> bytes:
 
 def _tick(data: bytes) -> bytes:
     try:
-        found = wal_codec.gather_rows([data, data])
-        wal_codec.groups_of(data), wal_codec.first_time(data)
-        wal_codec.series_in([data, data])
+        tick = wal_codec.unpack(data)
+        found = wal_codec.gather_rows([tick, replace(tick, after_loss=True)])
+        wal_codec.series_in([tick, tick])
         log = wal_codec.DenseLog(np.arange(50, dtype=np.uint32), lambda _: True, 0, 1 << 60)
-        log.add(data)
+        log.add(tick)
+        log.add(replace(tick, after_loss=True))
         for changes in found.values():
             wal_codec.ChangeColumns(changes).of(np.unique(changes.series)[:50].astype(np.uint32))
     except DamagedError as error:

@@ -1,4 +1,4 @@
-"""`kvitals history`: what is kept on disk; list it, export it, prune it."""
+"""`kvitals history`: what is kept on disk; list it, check it, export it, prune it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from kvitals.app.errors import UsageError
 from kvitals.app.history_recorder import history_file
 from kvitals.series.files import replace_on_success
 from kvitals.series.history import event_log, retention, schema
+from kvitals.series.history.damage import TITLES, Losses
 from kvitals.series.history.export import FORMATS, export
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.promql import PromQLError, Selector, parse
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 from kvitals.ui.cli.common import (
+    EXIT_UNKNOWN,
     add_config_option,
     answer_console,
     configuration,
@@ -46,6 +48,10 @@ def add(commands: Any) -> None:
     one.add_argument("--json", action="store_true", help="as JSON")
     _add_range(one)
     one.set_defaults(do=do_list)
+    one = actions.add_parser("check", help="look for damaged rows; exit code 3 where there are some")
+    one.add_argument("--json", action="store_true", help="as JSON")
+    _add_range(one)
+    one.set_defaults(do=do_check)
     one = actions.add_parser("export", help="samples in the format of other programs")
     _add_range(one)
     one.add_argument("--match", metavar="SELECTOR", help="such as '{engine=\"chat-a\"}' or kvitals_kv_usage_ratio")
@@ -88,6 +94,7 @@ class _Kept:
     findings: int
     requests: int
     families: list[_Family]
+    losses: Losses
 
 
 def do_list(args: argparse.Namespace) -> int:
@@ -100,10 +107,34 @@ def do_list(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(_document(kept, path), indent=2) + "\n")
     else:
         _show(kept, path, answer_console())
+    _report(kept.losses)
     return 0
 
 
+def do_check(args: argparse.Namespace) -> int:
+    path = _path(args)
+    losses = HistoryReader(path).inspect(*_range(args))
+    if args.json:
+        sys.stdout.write(json.dumps({"path": str(path), "damaged": losses.document()}, indent=2) + "\n")
+    elif not losses:
+        answer_console().print(f"{path}: no damage found")
+    for loss in () if args.json else losses:
+        when = f"{moment(loss.start / 1000)} to {moment(loss.end / 1000)}" if loss.has_time else "time unknown"
+        rows = f", {loss.rows} rows" if loss.rows else ""
+        where = f"{loss.table} {loss.key}".strip()
+        print_hanging(f"{when}{rows}: {TITLES[loss.table]} ({where}): {loss.why}", answer_console(), 4)
+    _report(losses)
+    return EXIT_UNKNOWN if losses else 0
+
+
+def _report(losses: Losses) -> None:
+    """State on stderr what is damaged."""
+    if losses:
+        status_console().print(losses.message, style="yellow")
+
+
 def _kept(reader: HistoryReader, path: Path) -> _Kept:
+    losses = reader.inspect(float("-inf"), float("inf"))
     span = reader.span()
     with reader.reading() as connection:
 
@@ -119,6 +150,7 @@ def _kept(reader: HistoryReader, path: Path) -> _Kept:
             findings=number("SELECT count(*) FROM episodes"),
             requests=number("SELECT coalesce(sum(count), 0) FROM batches"),
             families=list(_families(connection)),
+            losses=losses,
         )
 
 
@@ -128,13 +160,14 @@ def _document(kept: _Kept, path: Path) -> dict[str, Any]:
         "path": str(path), "bytes": kept.bytes, "log_bytes": kept.waiting, "from": start, "to": end,
         "thinned_until": kept.thinned or None, "events": kept.events, "findings": kept.findings,
         "requests": kept.requests, "families": [asdict(family) for family in kept.families],
+        "damaged": kept.losses.document(),
     }  # fmt: skip
 
 
 def _show(kept: _Kept, path: Path, console: Console) -> None:
     console.print(f"{path}: {_size(kept.bytes)}")
     if kept.span is None:
-        console.print("nothing yet")
+        console.print("nothing that can be read" if kept.losses else "nothing yet")
         return
     console.print(f"from {moment(kept.span[0])} to {moment(kept.span[1])}")
     if kept.thinned:
@@ -192,13 +225,13 @@ def do_export(args: argparse.Namespace) -> int:
         if args.format == "parquet":
             raise UsageError("parquet is a binary format: name a file with --out")
         export(reader, matchers, start, end, args.format, sys.stdout.buffer)
-        return 0
-    with _new_file(args.out) as out:
-        count = export(reader, matchers, start, end, args.format, out)
-    status_console().print(f"{count} samples in {args.out}")
-    if reader.damaged:
-        status_console().print(f"{reader.damaged} parts of it are damaged and were left out", style="yellow")
-    return 0
+    else:
+        with _new_file(args.out) as out:
+            count = export(reader, matchers, start, end, args.format, out)
+        status_console().print(f"{count} samples in {args.out}")
+    losses = reader.inspect(start, end)
+    _report(losses)
+    return EXIT_UNKNOWN if losses else 0
 
 
 def do_prune(args: argparse.Namespace) -> int:

@@ -71,15 +71,12 @@ def _history(folder: Path, promised: Promised) -> list[str]:
     try:
         frames = reader.select([Matcher("n", MatchOp.EQ, "0")], -math.inf, math.inf)
         there = {int(v) for frame in frames for v in frame.values[:, 0].tolist() if not math.isnan(v)}
-        with reader.reading() as connection:
-            checked = connection.execute("PRAGMA integrity_check").fetchone()[0]
+        reader.inspect(-math.inf, math.inf)
     finally:
         reader.close()
         history.close()
-    if checked != "ok":
-        found.append(f"history: {checked}")
-    if reader.damaged:
-        found.append(f"history: {reader.damaged} parts are damaged")
+    if reader.losses:
+        found.append(f"history: {reader.losses.document()}")
     if missing := promised.kept["history"] - there:
         found.append(f"history lost rows {sorted(missing)}")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -164,3 +165,21 @@ def ticks(count: int, start: float = START, seed: int = 1) -> Iterator[Tick]:
         tick = intake.take(t + 0.5)
         assert tick is not None
         yield tick
+
+
+def flip(path: Path, bit: int) -> None:
+    """Flip a bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def flip_in(path: Path, table: str, column: str, key: str, at: int = -9) -> None:
+    """Flip a bit of one cell, past SQLite: of its bytes number `at`."""
+    connection = sqlite3.connect(path)
+    (cell,) = connection.execute(f"SELECT CAST({column} AS BLOB) FROM {table} WHERE {key}").fetchone()
+    connection.close()
+    data, whole = path.read_bytes(), bytes(cell)
+    part = whole if whole in data else whole[-200:]  # the rest is on other pages
+    assert data.count(part) >= 1
+    flip(path, 8 * (data.rindex(part) + at % len(part)) + 3)

@@ -69,10 +69,11 @@ def test_bytes_that_are_well_packed_but_none_of_ours(raw: bytes) -> None:
     for read in (
         codec.decode,
         lambda data: codec.decode_times(data, 3),
-        wal_codec.groups_of,
-        lambda d: wal_codec.gather_rows([d]),
-        lambda d: wal_codec.series_in([d]),
-        lambda d: wal_codec.DenseLog(np.arange(9, dtype=np.uint32), lambda _: True, 0, 1 << 40).add(d),
+        lambda d: wal_codec.gather_rows([wal_codec.unpack(d)]),
+        lambda d: wal_codec.series_in([wal_codec.unpack(d)]),
+        lambda d: wal_codec.DenseLog(np.arange(9, dtype=np.uint32), lambda _: True, 0, 1 << 40).add(
+            wal_codec.unpack(d)
+        ),
     ):
         try:
             read(packed)
@@ -108,7 +109,7 @@ def test_ticks_are_laid_out_as_they_were() -> None:
                     np.array(values, dtype=np.float64),
                 )
             )  # fmt: skip
-        log.append(wal_codec.pack(parts))
+        log.append(wal_codec.unpack(wal_codec.pack(parts)))
     for group, expected in rows.items():
         for found in (wal_codec.gather_rows(log)[group], wal_codec.gather_rows(log, group)[group]):
             columns = wal_codec.ChangeColumns(found)

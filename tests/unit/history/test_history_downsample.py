@@ -40,7 +40,7 @@ def told(result: Vector | float) -> dict[Labels, float]:
 
 def test_it_is_a_row_a_minute(thinned: tuple[Window, HistoryReader, Synchronous]) -> None:
     _, reader, writer = thinned
-    found = blocks.where(writer.connection, "WHERE end_ms < ?", (round(END * 1000) + 1,))
+    found = blocks.where(writer.connection, "end_ms < ?", (round(END * 1000) + 1,))
     assert {one.step for one in found} == {STEP_MS}
     assert len(found) == 3  # one for each group, of three hours
     rows = told(evaluate("count_over_time(running[3h])", reader, END))

@@ -223,6 +223,7 @@ def test_an_older_file_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest
     """How it goes once there is another version: as a whole or not at all."""
     schema.open_for_writing(tmp_path / FILE).close()
     monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    monkeypatch.setattr(schema, "OLDEST", schema.VERSION)
 
     def fails(connection: sqlite3.Connection) -> None:
         connection.execute("CREATE TABLE more (id INTEGER)")
@@ -295,10 +296,10 @@ def test_old_goes_and_the_disk_is_shared(tmp_path: Path) -> None:
             writer._is_over = True
         while sealer.step(writer.generation):
             pass
-    count = len(blocks.where(connection, "", ()))
+    count = len(blocks.where(connection, "1", ()))
     assert retention.prune(connection, round((START + 500) * 1000)) > 10
-    assert min(s.end for s in blocks.where(connection, "", ())) >= (START + 500) * 1000
-    assert 0 < len(blocks.where(connection, "", ())) < count
+    assert min(s.end for s in blocks.where(connection, "1", ())) >= (START + 500) * 1000
+    assert 0 < len(blocks.where(connection, "1", ())) < count
     schema.open_for_writing(tmp_path / "empty.db").close()
     least = (tmp_path / "empty.db").stat().st_size
     most = (least + retention.used_bytes(connection)) // 2
@@ -392,7 +393,7 @@ def test_a_series_with_damaged_labels_is_left_out_and_counted(tmp_path: Path) ->
     connection.close()
     reader = HistoryReader(tmp_path / FILE)
     (frame,) = reader.select(EVERYTHING, 0.0, 1e10)
-    assert len(frame.labels) == 1 and reader.damaged == 4
+    assert len(frame.labels) == 1 and len(reader.losses) == 4
     connection = schema.open_for_writing(tmp_path / FILE)
     log, sealer = wal.Log(connection), compact.Sealer(connection)
     while sealer.step(log.generation + 1):

@@ -7,6 +7,7 @@ import asyncio
 import io
 import json
 import math
+import sqlite3
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ from kvitals.series.window import Window
 from kvitals.ui.cli.main import main
 from tests.goldens.terminal import WIDTHS, printed, too_wide
 from tests.unit.cli.test_commands import run
-from tests.unit.history.history_stage import until
+from tests.unit.history.history_stage import flip_in, until
 
 INCIDENT = FOLDER / "heavy_tenant.kvcap"
 KNOWLEDGE = load()
@@ -114,6 +115,21 @@ def test_a_window_that_is_asked_for(kept: Kept) -> None:
 def test_a_moment_before_there_was_any(kept: Kept) -> None:
     with pytest.raises(RecordingError, match="begins at"):
         judge_history(kept.directory / "history.db", setup_in(kept.directory), Moments(kept.times[0] - 3600))
+
+
+def test_a_triage_states_what_of_its_time_is_damaged(kept: Kept, tmp_path: Path) -> None:
+    """It said that no agent ran."""
+    path, setup = tmp_path / "history.db", setup_in(tmp_path)
+    with kept.keeping.past.reading() as connection, sqlite3.connect(path) as copy:
+        connection.backup(copy)
+    copy.close()
+    flip_in(path, "ticks", "data", f"seq = {1 << 20 | 1 << 10 | 6}")
+    (warning,) = judge_history(path, setup, Moments()).document.coverage.warnings
+    assert "6 rows between 20" in warning
+    for block in (1, 2):
+        flip_in(path, "ticks", "data", f"seq = {1 << 20 | block << 10}")
+    with pytest.raises(RecordingError, match=r"no readable data at that time: .*damaged"):
+        judge_history(path, setup, Moments())
 
 
 async def test_the_api_answers_without_a_seam(kept: Kept) -> None:
