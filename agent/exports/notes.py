@@ -20,7 +20,6 @@ from aiohttp import web
 from kvitals.agent.exports import wire
 from kvitals.agent.exports.answers import encode_answer, packed_answer, refusal
 from kvitals.series.history import event_log
-from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.undecodable import UNDECODABLE
 
@@ -58,7 +57,7 @@ def add_notes_routes(router: web.UrlDispatcher, past: Notes, in_thread: InThread
                 return packed_answer(await in_thread(request.remote or "", lambda: encode_answer(read(request))))
             except ValueError as error:
                 return refusal(400, str(error))
-            except (HistoryError, DamagedError) as error:
+            except HistoryError as error:
                 return refusal(503, str(error), "unavailable")
 
         router.add_get(f"/api/v1/history{path}", handle)

@@ -19,7 +19,6 @@ from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.steps import row_gap
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.history import event_log
-from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.types import Frame, Labels
 from kvitals.series.window import Window
@@ -159,11 +158,8 @@ def _place(window: Window, name: str, frame: Frame, engines: EngineLimit | None)
 
 def _open_episodes(reader: HistoryReader, at: float) -> dict[str, Memory]:
     """What the agent remembered at a moment: since when each finding had been open."""
-    try:
-        with reader.reading() as connection:
-            known = list(event_log.episodes(connection, at, at))
-    except DamagedError:
-        return {}
+    with reader.reading() as connection:
+        known = list(event_log.episodes(connection, at, at))
     return {f"{e.code}{Labels(e.entity)}": Memory(e.start, at, fired=True) for e in known if e.start < at}
 
 

@@ -124,7 +124,7 @@ def series_of(data: bytes, is_sound: bool) -> Ids:
     """The ids of a chunk's series. is_sound: the row is as it was written. Raises DamagedError."""
     if not is_sound:
         raise DamagedError(sums.CHANGED)
-    if not data or len(data) % 4:
+    if not isinstance(data, bytes) or not data or len(data) % 4:
         raise DamagedError("a chunk without series")
     return np.frombuffer(data, np.uint32)
 

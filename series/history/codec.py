@@ -137,6 +137,8 @@ def compress(data: bytes, level: int = _LEVEL) -> bytes:
 
 def decompress(data: bytes, most: int) -> bytes:
     """The bytes that were packed, at most so many. Raises DamagedError."""
+    if not isinstance(data, bytes):  # a damaged row may have anything there
+        raise DamagedError("no bytes where there were some")
     try:
         size = zstandard.get_frame_parameters(data).content_size
         if size > most:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kvitals.series.history.codec import compress, decompress
+from kvitals.series.history import sums
+from kvitals.series.history.codec import DamagedError, compress, decompress
+from kvitals.series.history.schema import labels_of
 
 MAX_TEXT = 4000
 MAX_DOCUMENT_BYTES = 1 << 20
@@ -92,37 +95,41 @@ def close_episodes(connection: sqlite3.Connection) -> None:
 
 
 def events(connection: sqlite3.Connection, start: float, end: float, kind: str = "") -> Iterator[HistoryEvent]:
-    """Those in start <= t <= end, of one kind or of all, in order of time."""
+    """Those in start <= t <= end, of one kind or of all, in order of time; none that is damaged."""
     rows = connection.execute(
-        "SELECT t_ms, kind, text, source, entity, key FROM events WHERE t_ms BETWEEN ? AND ? AND ? IN ('', kind)"
-        " ORDER BY t_ms, id",
+        "SELECT t_ms, kind, text, source, entity, key FROM events WHERE t_ms BETWEEN ? AND ? AND ? IN ('', kind)"  # noqa: S608
+        f" AND {sums.sound(connection, 'events')} ORDER BY t_ms, id",
         (_ms(start), _ms(end), kind),
     )
     for t, of_kind, text, source, entity, key in rows:
-        yield HistoryEvent(t / 1000, of_kind, text, source, json.loads(entity), key)
+        with contextlib.suppress(DamagedError):
+            yield HistoryEvent(t / 1000, of_kind, text, source, labels_of(entity), key)
 
 
 def episodes(connection: sqlite3.Connection, start: float, end: float) -> Iterator[Episode]:
-    """Those of which some part lies in start <= t <= end, in order of their start. Raises DamagedError."""
+    """Those of which some part lies in start <= t <= end, in order of their start; none that is damaged."""
     rows = connection.execute(
-        "SELECT key, code, entity, start_ms, end_ms, open, document FROM episodes"
-        " WHERE end_ms >= ? AND start_ms <= ? ORDER BY start_ms, key",
+        "SELECT key, code, entity, start_ms, end_ms, open, document FROM episodes"  # noqa: S608
+        f" WHERE end_ms >= ? AND start_ms <= ? AND {sums.sound(connection, 'episodes')} ORDER BY start_ms, key",
         (_ms(start), _ms(end)),
     )
     for key, code, entity, first, last, is_open, document in rows:
-        whole = decompress(document, MAX_DOCUMENT_BYTES)
-        yield Episode(key, code, json.loads(entity), first / 1000, last / 1000, bool(is_open), whole)
+        with contextlib.suppress(DamagedError):
+            whole = decompress(document, MAX_DOCUMENT_BYTES)
+            yield Episode(key, code, labels_of(entity), first / 1000, last / 1000, bool(is_open), whole)
 
 
 def batches(connection: sqlite3.Connection, kind: str, start: float, end: float) -> Iterator[EventBatch]:
-    """Those of a kind of which some part lies in start <= t <= end, in order of time. Raises DamagedError."""
+    """Those of a kind of which some part lies in start <= t <= end, in order of time; none that is damaged."""
     rows = connection.execute(
-        "SELECT start_ms, end_ms, count, seen, data FROM batches"
-        " WHERE kind = ? AND end_ms >= ? AND start_ms <= ? ORDER BY end_ms, id",
+        "SELECT start_ms, end_ms, count, seen, data FROM batches"  # noqa: S608
+        f" WHERE kind = ? AND end_ms >= ? AND start_ms <= ? AND {sums.sound(connection, 'batches')}"
+        " ORDER BY end_ms, id",
         (kind, _ms(start), _ms(end)),
     )
     for first, last, count, seen, data in rows:
-        yield EventBatch(kind, first / 1000, last / 1000, count, seen, decompress(data, MAX_BATCH_BYTES))
+        with contextlib.suppress(DamagedError):
+            yield EventBatch(kind, first / 1000, last / 1000, count, seen, decompress(data, MAX_BATCH_BYTES))
 
 
 def _ms(seconds: float) -> int:

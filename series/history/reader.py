@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from kvitals.series.history import blocks, check, schema, sums, wal
+from kvitals.series.history import blocks, check, journal, schema, sums, wal
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.damage import EVER, Loss, Losses
+from kvitals.series.history.schema import LOCK
 from kvitals.series.history.select import Looking
 from kvitals.series.history.wal_codec import Ids
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
@@ -156,6 +157,18 @@ class HistoryReader:
             self._restored[table], losses = check.restored(connection, table)
             self._met(losses)
         self._met(sums.changed_rows(connection, ["segments"]))
+        self._met(self._cut(connection))
+
+    def _cut(self, connection: sqlite3.Connection) -> list[Loss]:
+        """The newest commits, where SQLite leaves them out since their log is damaged."""
+        if journal.is_being_written(self.path.with_name(LOCK)):
+            return []
+        try:
+            found = journal.examine(self.path)
+            written = round(journal.log_of(self.path).stat().st_mtime * 1000)
+        except OSError:  # it was checkpointed meanwhile
+            return []
+        return [] if found is None else [check.cut(connection, "", found.lost, written)]
 
     def _close(self) -> None:
         if self._connection is not None:

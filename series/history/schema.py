@@ -41,6 +41,7 @@ VERSION = 2
 OLDEST = 1
 """The oldest version that is read as it is."""
 FILE = "history.db"
+LOCK = "history.lock"
 APPLICATION = 0x6B766974  # "kvit", what `file` shows
 SEGMENT_BITS = 20
 BLOCK_BITS = 10

@@ -23,14 +23,14 @@ from types import MappingProxyType
 from typing import Literal
 
 from kvitals.series.files import FileInUseError, lock_file, make_directory
-from kvitals.series.history import blocks, check, compact, downsample, event_log, retention, schema, sums, wal
+from kvitals.series.history import blocks, check, compact, downsample, event_log, journal, retention, schema, sums, wal
 from kvitals.series.history.blocks import Segment
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.damage import Loss, Losses
 from kvitals.series.history.downsample import KindOf
 from kvitals.series.history.new_rows import Tick
 from kvitals.series.history.retention import RetentionLimits
-from kvitals.series.history.schema import FILE, HistoryError
+from kvitals.series.history.schema import FILE, LOCK, HistoryError
 
 State = Literal["off", "starting", "ok", "damaged", "paused", "failed"]
 
@@ -44,7 +44,6 @@ ODD_FAILURES, ODD_SECONDS = 3, 600.0
 STEADY_SECONDS = 3600.0
 """What is old is believed of a clock that was not set for so long."""
 
-_LOCK = "history.lock"
 _CHORES_SECONDS = 60.0
 _RETRY_SECONDS = 10.0
 _CLOCK_SECONDS = 60.0
@@ -178,13 +177,32 @@ class History:
         self._tried = time.monotonic()
         make_directory(self._settings.directory)
         if self._lock is None:
-            self._lock = _locked(self._settings.directory / _LOCK)
+            self._lock = _locked(self._settings.directory / LOCK)
+        cut = self._restore_journal()
         connection = schema.open_for_writing(self.path)
         self._losses = Losses()
         self._losses.update(sums.set_aside_before(connection))
+        if cut is not None:
+            self._lost(check.note_cut(connection, *cut))
         self._lost(check.repair(connection, chunks=False))
         self._file = _File(self.path, connection)
         self._say(oldest=_seconds(retention.oldest_ms(self._file.connection)))
+
+    def _restore_journal(self) -> tuple[str, int, int] | None:
+        """Set right what SQLite would leave out of its log; where that cannot be done, keep a copy. Returns that copy's
+        name, the commits that are lost, and when the log was written last in milliseconds."""
+        found = journal.examine(self.path)
+        if found is None:
+            return None
+        aside = f"{FILE}-wal.damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        written = round(journal.log_of(self.path).stat().st_mtime * 1000)
+        journal.restore(self.path, found, aside)
+        if found.is_lost:
+            return aside, found.lost, written
+        self._tell(
+            f"history: the newest {found.lost} commits were damaged on the disk and are restored: check the disk"
+        )
+        return None
 
     def _write(self, tick: Tick) -> None:
         self._clock.look()

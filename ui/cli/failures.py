@@ -15,14 +15,13 @@ from kvitals.app.sources.recording import RecordingError
 from kvitals.config import ConfigError
 from kvitals.diagnoser.review.assemble import NothingSeenError
 from kvitals.diagnoser.sources.prometheus import ServerError
-from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import PromQLError, QueryLimitError
 from kvitals.series.recordings import CaptureError
 from kvitals.ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN
 
 BAD_USE = (
-    *(UsageError, ConfigError, CaptureError, RecordingError, HistoryError, DamagedError, SourceError, NoChangeError),
+    *(UsageError, ConfigError, CaptureError, RecordingError, HistoryError, SourceError, NoChangeError),
     *(NothingSeenError, LedgerError, AgentAddressError),
 )
 """It cannot be done as it was asked for; the message says what can."""

@@ -32,7 +32,6 @@ from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.recording import Moments, RecordingError
 from kvitals.rules.finding import Finding, Triage
 from kvitals.series.history import event_log
-from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import PromQLError
@@ -98,7 +97,7 @@ class AgentSource:
         if self._history is not None:
             try:
                 span = HistoryReader(self._history).span()
-            except (HistoryError, DamagedError):
+            except HistoryError:
                 span = None
             start = max(span[0], now - HISTORY_SECONDS) if span is not None else start
         return Extent(min(start, now - 60.0), now)
@@ -130,7 +129,7 @@ class AgentSource:
             with HistoryReader(self._history).reading() as connection:
                 told = list(event_log.events(connection, start, end))
                 found = list(event_log.episodes(connection, start, end))[-MAX_EPISODES:]
-        except (HistoryError, DamagedError) as error:
+        except HistoryError as error:
             return PastEvents(happened, f"The agent's history cannot be read: {error}")
         happened += [Happening("event", e.kind, e.t, entity=_place(e.entity), text=e.text) for e in told]
         return PastEvents([*happened, *(_episode(one) for one in found)])
