@@ -3,6 +3,7 @@ looks at them."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from kvitals.app.sources.recording import Moments, RecordingError, RecordingVerd
 from kvitals.diagnoser.judgement import Memory, seconds
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.steps import row_gap
-from kvitals.rules.finding import DocumentSource, Triage
+from kvitals.rules.finding import DocumentSource
 from kvitals.series.history import event_log
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.types import Frame, Labels
@@ -102,8 +103,11 @@ def _longer_window(step: float, fast: float, asked: float) -> list[SourceLoss]:
 
 def _damage(reader: HistoryReader, start: float, end: float) -> list[SourceLoss]:
     """What of some time is damaged."""
-    losses = reader.inspect(start, end, structure=False)
-    return [SourceLoss(f"history: {losses.message}")] if losses else []
+    losses = reader.inspect(start, end, thorough=False)
+    if not losses:
+        return []
+    first, last = losses.span or (-math.inf, math.inf)
+    return [SourceLoss(f"history: {losses.summary}", first, last)]
 
 
 def _without_rows(reader: HistoryReader, start: float, end: float, why: str) -> RecordingError:

@@ -26,6 +26,7 @@ class Sealer:
         self._connection = connection
         self._generation = 0
         self._left: list[int] = []  # groups of it
+        self._met = Losses()  # in it
         self.losses: list[Loss] = []
         """What could not be read and was set aside."""
 
@@ -44,14 +45,17 @@ class Sealer:
             self._left.pop(0)
         if not self._left:
             with transaction(self._connection):
-                self.losses += wal.set_aside(self._connection, oldest)
+                self.losses += wal.set_aside(self._connection, oldest, self._met)
                 wal.forget(self._connection, oldest)
         return True
 
     def _waiting(self, generation: int) -> list[int]:
-        ticks = wal.read(self._connection, generation, Losses())
+        self._met = Losses()
+        ticks = wal.read(self._connection, generation, self._met)
         groups = {group for tick in ticks for group in np.unique(tick.groups).tolist()}
-        return sorted(groups - {group for group, last in wal.sealed(self._connection).items() if last >= generation})
+        return sorted(
+            groups - {group for group, last in wal.last_sealed(self._connection).items() if last >= generation}
+        )
 
 
 def _seal(connection: sqlite3.Connection, generation: int, group: int) -> None:

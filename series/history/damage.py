@@ -65,23 +65,23 @@ class Losses:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """From when to when, in seconds since the epoch; None where that is unknown."""
+        """From when to when, in seconds since the epoch; None where that is unknown of one of them."""
         known = [one for one in self.parts.values() if one.has_time]
-        if not known:
+        if not known or len(known) < len(self.parts):
             return None
         return min(one.start for one in known) / 1000, max(one.end for one in known) / 1000
 
     @property
     def message(self) -> str:
         """What is lost, why, and what to do."""
-        count = len(self.parts)
-        parts = "1 part is" if count == 1 else f"{count} parts are"
+        return f"{self.summary}: check the disk and the memory. `kvitals history check` lists what is lost"
+
+    @property
+    def summary(self) -> str:
+        """What is lost, in a part of a sentence."""
+        parts = "1 part is" if len(self.parts) == 1 else f"{len(self.parts)} parts are"
         when = f" between {_written(self.span[0])} and {_written(self.span[1])}" if self.span else ""
-        rows = f", {self.rows} rows{when}" if self.rows else when
-        return (
-            f"{parts} damaged{rows}: the disk or the memory changed what was written, so check both. "
-            "`kvitals history check` lists what is lost"
-        )
+        return f"{parts} damaged" + (f", {self.rows} rows{when}" if self.rows else when)
 
     def document(self) -> list[dict[str, Any]]:
         """The parts as JSON has them."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kvitals.series.history import blocks, check, journal, schema, sums, wal
+from kvitals.series.history import blocks, damage_check, schema, sqlite_log, sums, wal
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.damage import EVER, Loss, Losses
 from kvitals.series.history.schema import LOCK
@@ -121,11 +121,11 @@ class HistoryReader:
             for frame in frames:
                 yield name, frame
 
-    def inspect(self, start: float, end: float, *, structure: bool = True) -> Losses:
-        """As `check.inspect`, with what this reader met before; times in seconds since the epoch."""
+    def inspect(self, start: float, end: float, *, thorough: bool = True) -> Losses:
+        """As `damage_check.inspect`, with what this reader met before; times in seconds since the epoch."""
         first, last = milliseconds(start, end)
         with self.reading() as connection:
-            self._met(check.inspect(connection, first, last, structure=structure))
+            self._met(damage_check.inspect(connection, first, last, thorough=thorough))
         return self.losses.between(first, last)
 
     @contextmanager
@@ -153,22 +153,22 @@ class HistoryReader:
     def _read_dictionaries(self, connection: sqlite3.Connection) -> None:
         """Look which names and series have a damaged copy, and which segments are damaged."""
         self._restored = {}
-        for table in check.DICTIONARIES:
-            self._restored[table], losses = check.restored(connection, table)
+        for table in damage_check.DICTIONARIES:
+            self._restored[table], losses = damage_check.sound_copies(connection, table)
             self._met(losses)
         self._met(sums.changed_rows(connection, ["segments"]))
         self._met(self._cut(connection))
 
     def _cut(self, connection: sqlite3.Connection) -> list[Loss]:
         """The newest commits, where SQLite leaves them out since their log is damaged."""
-        if journal.is_being_written(self.path.with_name(LOCK)):
+        if sqlite_log.is_being_written(self.path.with_name(LOCK)):
             return []
         try:
-            found = journal.examine(self.path)
-            written = round(journal.log_of(self.path).stat().st_mtime * 1000)
+            found = sqlite_log.examine(self.path)
+            written = round(sqlite_log.log_of(self.path).stat().st_mtime * 1000)
         except OSError:  # it was checkpointed meanwhile
             return []
-        return [] if found is None else [check.cut(connection, "", found.lost, written)]
+        return [] if found is None else [damage_check.cut(connection, "", found.lost, written)]
 
     def _close(self) -> None:
         if self._connection is not None:

@@ -154,7 +154,7 @@ class Looking:
 
     def _of_log(self, group: int | None) -> Iterator[tuple[int, GroupPiece]]:
         """What is not sealed yet, by group."""
-        sealed = wal.sealed(self.connection)
+        sealed = wal.last_sealed(self.connection)
         ids = np.sort(np.concatenate(list(self.wanted.values())))
         for generation in wal.generations(self.connection):
             done = {key for key, last in sealed.items() if last >= generation}

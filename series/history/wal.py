@@ -204,7 +204,7 @@ def newest_generation(connection: sqlite3.Connection) -> int:
     return max((seq or 0) >> SEGMENT_BITS, sealed or 0)
 
 
-def sealed(connection: sqlite3.Connection) -> dict[int, int]:
+def last_sealed(connection: sqlite3.Connection) -> dict[int, int]:
     """By group the last generation of which there is a segment."""
     is_sound = sums.sound(connection, "segments")
     query = f"SELECT grp, max(last_generation) FROM segments WHERE {is_sound} GROUP BY grp"  # noqa: S608
@@ -233,10 +233,10 @@ def forget(connection: sqlite3.Connection, generation: int) -> None:
     connection.execute("DELETE FROM ticks WHERE seq >= ? AND seq < ?", (first, beyond))
 
 
-def set_aside(connection: sqlite3.Connection, generation: int) -> list[Loss]:
+def set_aside(connection: sqlite3.Connection, generation: int, losses: Losses) -> list[Loss]:
     """Keep the ticks of a generation that are lost, before it is forgotten, within a transaction; what is new of it."""
     found = []
-    for loss in losses_of(connection, generation):
+    for loss in losses:
         rows = connection.execute(
             "SELECT seq, t_ms, data FROM ticks WHERE seq >= ? AND seq < ? ORDER BY seq LIMIT ?",
             (int(loss.key), (generation + 1) << SEGMENT_BITS, loss.rows),

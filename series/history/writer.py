@@ -23,7 +23,18 @@ from types import MappingProxyType
 from typing import Literal
 
 from kvitals.series.files import FileInUseError, lock_file, make_directory
-from kvitals.series.history import blocks, check, compact, downsample, event_log, journal, retention, schema, sums, wal
+from kvitals.series.history import (
+    blocks,
+    compact,
+    damage_check,
+    downsample,
+    event_log,
+    retention,
+    schema,
+    sqlite_log,
+    sums,
+    wal,
+)
 from kvitals.series.history.blocks import Segment
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.damage import Loss, Losses
@@ -183,20 +194,20 @@ class History:
         self._losses = Losses()
         self._losses.update(sums.set_aside_before(connection))
         if cut is not None:
-            self._lost(check.note_cut(connection, *cut))
-        self._lost(check.repair(connection, chunks=False))
+            self._lost(damage_check.note_cut(connection, *cut))
+        self._lost(damage_check.repair(connection, thorough=False))
         self._file = _File(self.path, connection)
         self._say(oldest=_seconds(retention.oldest_ms(self._file.connection)))
 
     def _restore_journal(self) -> tuple[str, int, int] | None:
         """Set right what SQLite would leave out of its log; where that cannot be done, keep a copy. Returns that copy's
         name, the commits that are lost, and when the log was written last in milliseconds."""
-        found = journal.examine(self.path)
+        found = sqlite_log.examine(self.path)
         if found is None:
             return None
         aside = f"{FILE}-wal.damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-        written = round(journal.log_of(self.path).stat().st_mtime * 1000)
-        journal.restore(self.path, found, aside)
+        written = round(sqlite_log.log_of(self.path).stat().st_mtime * 1000)
+        sqlite_log.restore(self.path, found, aside)
         if found.is_lost:
             return aside, found.lost, written
         self._tell(
@@ -229,12 +240,9 @@ class History:
             return
         if self._suspected.is_set():
             self._suspected.clear()
-            found = _checked(self.path)
-            if found != "ok":
-                self._set_aside(found)
+            self._look_for_damage()
+            if self._file is None:
                 return
-            self._lost(check.repair(self._file.connection, chunks=True))
-            self._lost(check.inspect(self._file.connection, structure=False))
         more = self._file.sealer.step(self._file.log.generation)
         self._lost(self._file.sealer.losses)
         if more:
@@ -242,6 +250,20 @@ class History:
         if time.monotonic() - self._chores >= _CHORES_SECONDS:
             self._chores = time.monotonic()
             self._keep_house()
+
+    def _look_for_damage(self) -> None:
+        """Set aside the file where it is damaged itself, or what is damaged in it. All of it is read anew: a connection
+        that writes knows pages as they were."""
+        with contextlib.closing(schema.open_for_reading(self.path)) as connection:
+            found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            losses = Losses() if found != "ok" else damage_check.inspect(connection)
+        if found != "ok":
+            self._set_aside(found)
+        elif losses.parts.keys() - self._losses.parts.keys():
+            self._reopen()
+            assert self._file is not None
+            self._lost(damage_check.repair(self._file.connection, thorough=True))
+            self._lost(losses)
 
     def _keep_house(self) -> None:
         assert self._file is not None
@@ -259,7 +281,7 @@ class History:
         aside = Losses()
         aside.update(sums.set_aside_before(connection))
         if self._aside - aside.parts.keys():  # somebody, or their age, took some out
-            self._losses = check.inspect(connection, structure=False)
+            self._losses = damage_check.inspect(connection, thorough=False)
         self._aside = set(aside.parts)
         self._file.log.recount()
         self._say(oldest=_seconds(retention.oldest_ms(connection)), bytes=schema.size_of(self.path))
@@ -332,7 +354,7 @@ class History:
         self._attempt(self._open)
 
     def _reopen(self) -> None:
-        if self._file is not None:  # it is gone
+        if self._file is not None:  # it is gone, or is not what this connection knows
             self._file.close()
             self._file = None
             self._say(oldest=None, committed=None)
@@ -401,15 +423,6 @@ class _Clock:
     def steady_seconds(self) -> float:
         self.look()
         return time.monotonic() - self._since
-
-
-def _checked(path: Path) -> str:
-    """`ok`, or what is wrong with a file. Read anew: a connection that writes knows pages as they were."""
-    connection = schema.open_for_reading(path)
-    try:
-        return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
-    finally:
-        connection.close()
 
 
 def _locked(path: Path) -> int:

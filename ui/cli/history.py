@@ -206,7 +206,7 @@ def _list_events(reader: HistoryReader, start: float, end: float, *, as_json: bo
             until = "still open" if one.open else f"until {moment(one.end)}"
             happened.append((one.start, "finding", f"{one.code} {until}", dict(one.entity)))
     happened = sorted(happened, key=lambda item: item[0])[-MAX_EVENTS:]
-    _report(reader.inspect(start, end, structure=False))
+    _report(reader.inspect(start, end, thorough=False))
     if as_json:
         answer = [{"time": t, "kind": kind, "text": text, "entity": entity} for t, kind, text, entity in happened]
         sys.stdout.write(json.dumps(answer, indent=2) + "\n")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("shared_verdicts", "files_made_once")
 SERVES = {"run", "web", "tap", "notify", "mcp", "prove", "gate play"}
 """Commands that run until they are stopped, or need a live engine. Their help is read here."""
 
-KEPT = {"history list", "history export", "history prune", "review"}
+KEPT = {"history list", "history check", "history export", "history prune", "review"}
 """Commands about a history: tests/unit/history/test_kept_incident.py runs them on one. `prune` prints a number."""
 
 MORE = {

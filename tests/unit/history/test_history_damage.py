@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from kvitals.series.history import blocks, compact, journal, schema, wal
+from kvitals.series.history import blocks, compact, schema, sqlite_log, wal
 from kvitals.series.history.codec import decompress
 from kvitals.series.history.damage import Loss, Losses
 from kvitals.series.history.event_log import Episode, EventBatch, HistoryEvent
@@ -154,6 +154,26 @@ def test_a_restart_counts_and_keeps_what_is_damaged(tmp_path: Path) -> None:
     assert again.status.state == "damaged"  # it stays so until it is pruned
     again.close()
     assert again.status.dropped == {}
+
+
+def test_damage_that_a_reader_meets_while_it_is_written(tmp_path: Path) -> None:
+    """The state stayed `ok`: the writer's own connection knows pages as they were."""
+    made = history(tmp_path)
+    for tick in ticks(30):
+        written(made, tick)
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.close()
+    flip_in(tmp_path / FILE, "ticks", "data", f"seq = {1 << 20 | 2 << 10 | 5}")
+    reader = HistoryReader(tmp_path / FILE, suspect=made.suspect)
+    before = cells(reader)
+    until(lambda: made.status.state == "damaged", "it does not say so")
+    assert made.status.dropped == {"damaged": 7}
+    written(made, next(ticks(1, START + 5000)))
+    assert made.status.state == "damaged"
+    made.close()
+    reader.close()
+    assert before.items() <= cells(HistoryReader(tmp_path / FILE)).items()
 
 
 def test_what_was_damaged_and_is_pruned_is_forgotten(tmp_path: Path) -> None:
@@ -365,6 +385,6 @@ def test_frames_of_the_log_before_are_no_damage(tmp_path: Path) -> None:
         log.write(tick)
         if number in (20, 40):
             connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-        assert journal.examine(path) is None, number
+        assert sqlite_log.examine(path) is None, number
     connection.close()
-    assert journal.examine(path) is None
+    assert sqlite_log.examine(path) is None

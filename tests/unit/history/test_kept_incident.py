@@ -257,6 +257,7 @@ def test_what_is_printed_of_a_history_fits(kept: Kept, tmp_path: Path, columns: 
     commands = (
         ("history", "list", "--dir", place),
         ("history", "list", "--events", "--dir", place),
+        ("history", "check", "--dir", place),
         ("history", "export", "--dir", place, *match),
         ("review", place, f"--from={end - 3600}", f"--to={end}", "--out", str(tmp_path / "review")),
     )

@@ -16,12 +16,13 @@ DICTIONARIES = ("names", "groups", "series")
 """Tables whose index has each row once more."""
 _PACKED = {"episodes": ("document", event_log.MAX_DOCUMENT_BYTES), "batches": ("data", event_log.MAX_BATCH_BYTES)}
 _OTHERS = [table for table in sums.COLUMNS if table not in (*DICTIONARIES, "ticks")]
+_SMALL = ("segments", "events", "episodes")
 _ERRORS = 20
 
 
-def inspect(connection: sqlite3.Connection, start: int = -EVER, end: int = EVER, *, structure: bool = True) -> Losses:
-    """What is damaged, or was set aside, and may lie in start <= t <= end (milliseconds). structure: look at the whole
-    file too, which reads all of it."""
+def inspect(connection: sqlite3.Connection, start: int = -EVER, end: int = EVER, *, thorough: bool = True) -> Losses:
+    """What is damaged, or was set aside, and may lie in start <= t <= end (milliseconds). thorough: look at
+    each row and at the structure too, which reads the whole file."""
     losses = Losses()
     try:
         losses.update(sums.set_aside_before(connection))
@@ -30,10 +31,10 @@ def inspect(connection: sqlite3.Connection, start: int = -EVER, end: int = EVER,
         for segment in blocks.segments_between(connection, start, end):
             losses.update(blocks.losses_of(connection, segment))
         for table in DICTIONARIES:
-            losses.update(restored(connection, table)[1])
-        losses.update(sums.changed_rows(connection, _OTHERS))
-        losses.update(_packed(connection))
-        if structure:
+            losses.update(sound_copies(connection, table)[1])
+        losses.update(sums.changed_rows(connection, _OTHERS if thorough else _SMALL))
+        if thorough:
+            losses.update(_packed(connection))
             losses.update(_structure(connection))
     except sqlite3.DatabaseError as error:
         if not is_corrupt(error):
@@ -42,7 +43,7 @@ def inspect(connection: sqlite3.Connection, start: int = -EVER, end: int = EVER,
     return losses.between(start, end)
 
 
-def restored(connection: sqlite3.Connection, table: str) -> tuple[dict[int, tuple[Any, ...]], list[Loss]]:
+def sound_copies(connection: sqlite3.Connection, table: str) -> tuple[dict[int, tuple[Any, ...]], list[Loss]]:
     """The rows of a dictionary of which one of two copies is damaged: by id what was written (as in its index), and the
     rows of which that is unknown."""
     columns = ", ".join(sums.COLUMNS[table])
@@ -111,20 +112,20 @@ def cut(connection: sqlite3.Connection, name: str, commits: int, written: int) -
     return Loss("wal", name, min(start, written), max(start, written), commits, "SQLite's log ends at a damaged frame")
 
 
-def repair(connection: sqlite3.Connection, *, chunks: bool) -> list[Loss]:
-    """Restore what has a second copy, and set aside the other rows that are damaged; what is new of them. chunks: those
-    are looked at too, which reads most of the file. Raises sqlite3.Error."""
+def repair(connection: sqlite3.Connection, *, thorough: bool) -> list[Loss]:
+    """Restore what has a second copy, and set aside the other rows that are damaged; what is new of them. thorough:
+    look at each row, which reads the whole file. Raises sqlite3.Error."""
     found = []
     with transaction(connection):
         sums.rebuild(connection)
     for table in DICTIONARIES:
-        rows, losses = restored(connection, table)
+        rows, losses = sound_copies(connection, table)
         if rows or losses:
             with transaction(connection):
                 _restore(connection, table, rows)
                 found += _take_out(connection, losses)
-    tables = [table for table in _OTHERS if chunks or table != "chunks"]
-    losses = [*sums.changed_rows(connection, tables), *_packed(connection)]
+    losses = list(sums.changed_rows(connection, _OTHERS if thorough else _SMALL))
+    losses += _packed(connection) if thorough else ()
     if losses:
         with transaction(connection):
             found += _take_out(connection, losses)
