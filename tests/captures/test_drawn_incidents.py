@@ -13,6 +13,7 @@ MISSED = {
     1002: "neighbours and a flood: the engine waits for a CPU 69 % of the time, and a queue for slots leads",
     1015: "its engine core is stopped between two requests, so the gauges read 0 and only a probe shows it",
     5001: "one slot and long answers: more slots took away half of the harm, and fewer long answers all of it",
+    6004: "35 of 251 first tokens were late at the clients, none by the engines' own count",
     5015: "5 of 185 first tokens were late at the clients, none by the engine's own count",
 }
 """By seed: the verdict is wrong, and why. A miss that is mended leaves the table."""
@@ -36,7 +37,7 @@ def scored(request: pytest.FixtureRequest) -> list[Scored]:
 
 
 def test_all_drawn_incidents_are_there() -> None:
-    assert len(list(read(RESULTS))) >= 34
+    assert len(list(read(RESULTS))) >= 46
     assert len(few()) >= 8
 
 
