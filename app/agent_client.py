@@ -270,6 +270,7 @@ class AgentClient:
         if not _is_url(self.url):
             raise AgentAddressError(f"{self.url!r} is not the URL of an agent: write http://HOST:PORT")
         import requests  # only where an agent is asked: the agent's own process imports this module, too
+        from urllib3.exceptions import HTTPError
 
         deadline = time.monotonic() + timeout
         try:
@@ -300,7 +301,7 @@ class AgentClient:
                 f"the agent at {self.url} did not answer within {timeout:g} s. The agent or its machine is "
                 f"busy: try again."
             ) from error
-        except (requests.RequestException, ValueError, OSError) as error:
+        except (requests.RequestException, HTTPError, ValueError, OSError) as error:
             if "timed out" in str(error):  # while the body is read, the library reports it as a broken connection
                 raise AgentSlowError(
                     f"the agent at {self.url} stopped answering within {timeout:g} s. The agent or its machine "

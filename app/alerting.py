@@ -48,7 +48,7 @@ def _rule(rule: Rule, fired: list[Finding], judged: list[Judgement], at: str) ->
         "keepFiringFor": seconds(rule.keep),
         "labels": labels,
         "annotations": {"summary": rule.title, "outcome": ", ".join(sorted(outcomes))},
-        "alerts": [_alert(f, labels) for f in fired],
+        "alerts": [_alert(f, labels | {"severity": f.severity}) for f in fired],
         "state": "firing" if fired else "inactive",
         "health": "unknown" if outcomes == {"unknown"} or not outcomes else "ok",
         "lastEvaluation": at,

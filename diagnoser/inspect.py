@@ -157,9 +157,12 @@ class _Look:
         for metric in system.metrics:
             entries.setdefault(metric.family, []).append(metric)
         missing = {x["family"]: x for x in self._labels("kvitals_family_missing", entity) if entity}
+        no_number = {x["family"] for x in self._labels(UNUSABLE, entity) if x.get("reason") == "not_a_number"}
         for family, metrics in entries.items():
             state, why = self._seen(family, entity)
-            if state:
+            if not state and family in no_number:
+                yield FamilyState(family, "zero", metrics[0].raw, "NaN: the engine has no value for it")
+            elif state:
                 yield FamilyState(family, state, metrics[0].raw, why)
             elif family in missing:
                 raw = missing[family].get("raw", metrics[0].raw)

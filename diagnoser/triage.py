@@ -202,7 +202,8 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     of others. A cause that another one explains comes after all that none explains. Then: the weight of the open
     symptoms that it explains, its own severity, its confidence; the code settles the rest, so that equal evidence
     always gives the same order. The same cause on several entities stands together where it is strongest, in the order
-    of their names: which engine of like ones has one symptom more changes from one look to the next.
+    of their names: which engine of like ones has one symptom more changes from one look to the next. Engines whose page
+    cannot be read any more come last there: what is known of them is old, and a lever on them helps nobody.
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
     worst = {s.id for s in _worst([f for f in fired if f.kind == "symptom"])}
@@ -222,10 +223,22 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     for cause in causes:
         strongest[group(cause)] = max(strongest.get(group(cause), (0.0, 0, 0.0)), strength(cause))
 
-    def key(cause: Finding) -> tuple[bool, bool, bool, float, int, float, str, str]:
+    unread = {f.entity.title for f in fired if f.kind == "telemetry" and f.severity == "page"}
+
+    def key(cause: Finding) -> tuple[bool, bool, bool, float, int, float, str, bool, str]:
         of_less, for_information, under, code = group(cause)
         explained, weight, confidence = strongest[group(cause)]
-        return (of_less, for_information, under, -explained, -weight, -confidence, code, cause.entity.title)
+        return (
+            of_less,
+            for_information,
+            under,
+            -explained,
+            -weight,
+            -confidence,
+            code,
+            cause.entity.title in unread,
+            cause.entity.title,
+        )
 
     return sorted(causes, key=key)
 

@@ -92,14 +92,16 @@ class _Resource(Struct):
 
 class _ResourceSpans(Struct, rename="camel"):
     resource: msgspec.Raw = _NULL
-    scope_spans: list[_ScopeSpans] = []
+    scope_spans: list[msgspec.Raw] = []
 
 
 class _Request(Struct, rename="camel"):
-    resource_spans: list[_ResourceSpans] = []
+    resource_spans: list[msgspec.Raw] = []
 
 
 _decoder = msgspec.json.Decoder(_Request)
+_resource_spans_decoder = msgspec.json.Decoder(_ResourceSpans)
+_scope_spans_decoder = msgspec.json.Decoder(_ScopeSpans)
 _resource_decoder = msgspec.json.Decoder(_Resource | None)
 _scope_decoder = msgspec.json.Decoder(_Scope | None)
 _span_decoder = msgspec.json.Decoder(_Span)
@@ -116,14 +118,20 @@ def groups(payload: bytes) -> list[SpanGroup]:
 
 
 def _groups(payload: bytes) -> Iterator[SpanGroup]:
-    resources = _decoder.decode(payload).resource_spans
-    if max(len(resources), sum(len(resource.scope_spans) for resource in resources)) > MAX_GROUPS:
-        raise OtlpFormatError(f"more than {MAX_GROUPS} resources or scopes in one request: send smaller batches")
+    resources = [_resource_spans_decoder.decode(one) for one in _bounded(_decoder.decode(payload).resource_spans)]
+    _bounded([scope for resource in resources for scope in resource.scope_spans])
     for resource in resources:
         engine = engine_of(_engine_attributes(_resource_decoder.decode(within_limit(memoryview(resource.resource)))))
-        for group in resource.scope_spans:
+        for group in map(_scope_spans_decoder.decode, resource.scope_spans):
             scope = _scope_decoder.decode(within_limit(memoryview(group.scope)))
             yield SpanGroup(engine, scope.name if scope else "", _spans(group.spans))
+
+
+def _bounded(texts: list[msgspec.Raw]) -> list[msgspec.Raw]:
+    """The same resources or scopes, which are still text: too many are refused before any becomes an object."""
+    if len(texts) > MAX_GROUPS:
+        raise OtlpFormatError(f"more than {MAX_GROUPS} resources or scopes in one request: send smaller batches")
+    return texts
 
 
 def _engine_attributes(resource: _Resource | None) -> dict[str, str]:

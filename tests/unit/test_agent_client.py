@@ -164,3 +164,24 @@ def test_an_answer_that_drips_ends_at_the_deadline() -> None:
         with pytest.raises(AgentSlowError):
             AgentClient(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.5).findings()
         assert time.monotonic() - began < 8.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"Content-Length: 70000\r\n\r\n" + b"x" * 40_000,
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n-5\r\nabcd\r\n",
+    ],
+)
+def test_an_answer_that_is_cut_is_no_answer(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_one() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\n" + answer)
+
+        threading.Thread(target=answer_one, daemon=True).start()
+        with pytest.raises(AgentUnreachableError, match="no agent answers"):
+            AgentClient(f"http://127.0.0.1:{listener.getsockname()[1]}").findings()

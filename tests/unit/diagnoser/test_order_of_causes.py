@@ -57,3 +57,10 @@ def test_what_is_stronger_somewhere_comes_first_as_a_whole(judge: Judge) -> None
 def test_what_another_cause_explains_stays_behind(judge: Judge) -> None:
     """On one engine the cause has a cause, on the other it has none."""
     assert order(judge, "LOR01 a", "SCH12 a", "SCH12 b", "LAT01 a", "LAT01 b")[-1] == "SCH12 a"
+
+
+def test_an_engine_whose_page_cannot_be_read_comes_last(judge: Judge) -> None:
+    """What is known of it is old, and a lever on it helps nobody."""
+    fired = ("SCH01 a", "SCH01 b", "LAT01 a", "LAT01 b")
+    assert order(judge, *fired) == ["SCH01 a", "SCH01 b"]
+    assert order(judge, *fired, "TEL01 a") == ["SCH01 b", "SCH01 a"]

@@ -74,17 +74,23 @@ async def test_planted_orders_come_out_as_data(tmp_path: Path) -> None:
     assert seen, "the planted name reached an answer"
 
 
-@pytest.mark.parametrize("name", ["te", "om", "names", "is", "_", "é"])
+@pytest.mark.parametrize("name", ["Th", "case_n", "names2", "_", "é"])
 def test_a_name_within_another_word_is_not_quoted(name: str) -> None:
-    """Engines named `te` and `om`: `The sta"te" of this engine`."""
+    """An engine named `Th`: `"Th"e state of this engine`."""
     said = "The state of this engine comes from prénames and snake_case_names2, this is all"
     quoter = NameQuoter([name])
-    assert quoter.sentence(said, 200).replace('"is"', "is") == said
+    assert quoter.sentence(said, 200) == said
 
 
-@pytest.mark.parametrize("name", ["te", "a b", "!x", "x)", "engine-0", "éa", "模型"])
+@pytest.mark.parametrize("name", ["Te", "a b", "!x", "x)", "engine-0", "éa", "模型"])
 def test_a_whole_name_is_quoted(name: str) -> None:
     quoter = NameQuoter([name])
     assert quoter.sentence(f"On {name}: slower than ({name}), {name}", 200) == (
         f'On "{name}": slower than ("{name}"), "{name}"'
     )
+
+
+def test_a_name_that_is_a_plain_word_changes_no_sentence() -> None:
+    """Engines are named `one` and `decode`, and sentences have these words too."""
+    quoter = NameQuoter(["one", "decode", "replica-1"])
+    assert quoter.sentence("one cache of replica-1 for decode time", 80) == 'one cache of "replica-1" for decode time'
