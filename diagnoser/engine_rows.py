@@ -23,6 +23,8 @@ FIGURES = (
     *("kv_usage_p90", "prefix_hit_ratio", "generation_tokens_per_second"),
 )
 """The signals of a row."""
+MEASURED = frozenset(name for name in FIGURES if not name.startswith("slo_"))
+"""Of these, those that the engine's page shows."""
 
 COURSE = f"{SIGNAL_PREFIX}waiting_avg"
 """Its values over time are the course of a row: a queue grows before latencies do, and needs no minimum of requests."""
@@ -43,6 +45,7 @@ def with_engines(document: Triage, judge: Judge, judgements: Sequence[Judgement]
     for engine in engines:
         findings = about.get(engine, [])
         healthy, verdict = engine_verdict(judge, judged.get(engine, ()), findings, span)
+        unread = any(finding.kind == "telemetry" and finding.severity == "page" for finding in findings)
         severities = {finding.severity for finding in findings}
         info = judge.info(engine, span.at)
         rows.append(
@@ -53,7 +56,7 @@ def with_engines(document: Triage, judge: Judge, judgements: Sequence[Judgement]
                 verdict=verdict,
                 severity=next((one for one in _SEVERITIES if one in severities), None),
                 findings=[finding.id for finding in findings],
-                figures=_figures(judge, engine),
+                figures=_figures(judge, engine, unread),
                 course=courses.get(engine, []),
             )
         )
@@ -93,11 +96,12 @@ def _by_entity(judgements: Iterable[Judgement]) -> dict[Labels, list[Judgement]]
     return found
 
 
-def _figures(judge: Judge, engine: Labels) -> dict[str, Measure]:
+def _figures(judge: Judge, engine: Labels, unread: bool) -> dict[str, Measure]:
+    """unread: its page cannot be read any more. What it did before is not shown as what it does now."""
     figures = {}
     for name in FIGURES:
         known, unit = judge.signals.known.get(name), judge.knowledge.signals[name].unit
-        value = known.values.get(engine) if known is not None else None
+        value = known.values.get(engine) if known is not None and not (unread and name in MEASURED) else None
         number = value if value is not None and math.isfinite(value) else None
         figures[name] = Measure(name, number, unit, "" if value is None else render(value, unit))
     return figures

@@ -330,7 +330,7 @@ def verdict(
     unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else ""
     if causes and (not ordered.worst or ordered.explains_worst(causes[0])):
         kept = f", with {measured}" if measured and not ordered.worst else ""
-        return f"{causes[0].title}{kept}. {unread}".rstrip()
+        return f"{unread} {causes[0].title}{kept}.".lstrip()
     if down:
         return unread
     if ordered.worst:

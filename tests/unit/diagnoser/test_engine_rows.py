@@ -124,3 +124,16 @@ def test_a_cause_of_the_engine_comes_before_one_of_its_pool() -> None:
     span = EvaluationSpan(1.0)
     assert engine_verdict(judge_, [], [pool, own, *document.symptoms], span) == (False, f"{own.title}.")
     assert engine_verdict(judge_, [], [pool, *document.symptoms], span) == (False, "Uneven pool.")
+
+
+def test_an_engine_that_cannot_be_read_shows_no_old_figures() -> None:
+    document = _document(CAPTURES / "incidents" / "engine_dead_overload-1.kvcap")
+    dead, alive = document.engines
+    assert {name for name, one in dead.figures.items() if one.value is not None} == {
+        "slo_ttft_seconds",
+        "slo_itl_seconds",
+    }
+    assert dead.verdict.startswith("Engine metrics page cannot be read (one).")
+    assert alive.figures["waiting_avg"].value
+    assert document.verdict.startswith("Engine metrics page cannot be read (one). Requests wait for slots")
+    assert document.causes[0].entity.title == "two"
