@@ -15,6 +15,7 @@ from kvitals.config.servers import OtlpOutTable, PrometheusTable, Remote
 from kvitals.config.targets import Kubernetes, TargetTable
 
 MAX_PRICES = 200
+MAX_WINDOW_SECONDS = 24 * 3600.0
 
 
 class AgentTable(Struct, frozen=True, kw_only=True):
@@ -36,7 +37,7 @@ class AgentTable(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         host_and_port(self.listen)
         check_seconds("interval", self.interval, 0.2, 300)
-        check_seconds("window", self.window, 60, 24 * 3600)
+        check_seconds("window", self.window, 60, MAX_WINDOW_SECONDS)
         check_seconds("timeout", self.timeout, 0.1, 60)
         if self.memory_limit is not None and not 128 <= self.memory_limit <= 1 << 20:
             raise ValueError(f"memory_limit must be from 128 to {1 << 20} (MB), not {self.memory_limit}")

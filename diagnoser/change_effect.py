@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 import msgspec
@@ -115,11 +116,16 @@ class Period:
         return [(self.end - i * each, each) for i in range(PARTS)][::-1]
 
 
+PIECE_STEPS = 10_000
+"""Steps of one question: a source answers no more than 11,000."""
+
+
 def changes(ask: Ask, start: float, end: float, gap: float) -> list[ConfigurationChange]:
     """Every change of an engine's configuration that was seen, the latest last. gap: seconds between rows."""
     told: dict[Labels, dict[float, dict[str, str]]] = {}
-    for family in FACTS:
-        for one in ask(expression(family), start, end, gap):
+    pieces = [start + i * PIECE_STEPS * gap for i in range(1 + int((end - start) // (PIECE_STEPS * gap)))]
+    for family, begin in product(FACTS, pieces):
+        for one in ask(expression(family), begin, min(begin + (PIECE_STEPS - 1) * gap, end), gap):
             entity = one.labels.keep(SCOPES["engine"])
             rows = told.setdefault(entity, {})
             for t, value in zip(one.times.tolist(), one.values.tolist(), strict=True):

@@ -294,6 +294,10 @@ def in_time(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan)
     return f"{share} first tokens in time in {render(span.fast, 'seconds')}"
 
 
+LOAD_FAMILIES = ("kvitals_ttft_seconds", "kvitals_requests_running", "kvitals_requests_waiting")
+"""Named first where they cannot be used."""
+
+
 def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan) -> str:
     """Which metrics have values that cannot be used, if core checks that could not be decided read them, or where
     all were decided, which engines do not report their load, in words with what to do; else empty."""
@@ -313,6 +317,8 @@ def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: Evaluatio
     if about or any(j.outcome == "unknown" for j in core):
         return sentence(about, families)
     silent = unknown_load(judge, core, span)
+    if about := [labels for labels in found if any(labels.keep(tuple(entity)) == entity for entity in silent)]:
+        return sentence(about, LOAD_FAMILIES)
     names = ", ".join(entity_title("engine", entity) for entity in silent[:MAX_NAMES])
     return f"{names} does not report whether it has requests. Run `kvitals check` on its URL." if silent else ""
 

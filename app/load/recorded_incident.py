@@ -102,6 +102,10 @@ def read_load(path: Path) -> RecordedIncident:
             f"{path}: {len(lines):,} lines; a load has a header and from 1 to {MAX_RECORDS:,} requests. {_WRITE_ONE}"
         )
     header = _decoded(lines[0], _Header, f"{path}:1")
+    if header.requests not in (None, len(lines) - 1):
+        raise BrokenLoadError(
+            f"{path}: {len(lines) - 1:,} requests, and its first line states {header.requests:,}. {_WRITE_ONE}"
+        )
     requests = []
     for number, line in enumerate(lines[1:], 2):
         row = _decoded(line, _Row, f"{path}:{number}")
@@ -137,6 +141,7 @@ class _Header(msgspec.Struct):
     prefixes: PrefixSource
     with_prefix: _Share = 0.0
     left_out: _Count = 0
+    requests: _Count | None = None
     figures: GateFigures | None = None
 
 

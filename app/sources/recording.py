@@ -17,6 +17,7 @@ from kvitals.app.sources.recording_reader import RecordingError as RecordingErro
 from kvitals.app.sources.recording_reader import RecordingSpan, open_recording, read_span
 from kvitals.app.sources.recording_reader import span_of as span_of
 from kvitals.config import Config, Seconds
+from kvitals.config.toml_tables import MAX_WINDOW_SECONDS
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.recordings import Record
 
@@ -136,8 +137,8 @@ def judged_before(
 
 
 def with_window(setup: Setup, least: float) -> Setup:
-    """The same setup, with a window that holds so many seconds."""
-    window = Seconds(max(setup.config.agent.window, least))
+    """The same setup, with a window that holds so many seconds, at most the longest that a configuration may have."""
+    window = Seconds(min(max(setup.config.agent.window, least), MAX_WINDOW_SECONDS))
     agent = msgspec.structs.replace(setup.config.agent, window=window)
     return replace(setup, config=msgspec.structs.replace(setup.config, agent=agent))
 

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.app.sources.recording import MAX_SPAN_SECONDS, RecordingError, span_of
+from kvitals.app.demo import HEAVY_TENANT
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import MAX_SPAN_SECONDS, RecordingError, judge_recording, span_of
+from kvitals.config import Config, Seconds
+from kvitals.config.toml_tables import MAX_WINDOW_SECONDS, AgentTable
+from kvitals.rules.loader import load
 from kvitals.series.recordings import CaptureWriter, Record
 
 
@@ -32,3 +37,9 @@ def test_a_recording_of_too_long_a_time_is_rejected(tmp_path: Path, times: list[
 
 def test_a_recording_of_a_day_is_read(tmp_path: Path) -> None:
     assert span_of(recording(tmp_path / "a.kvcap", [1e9, 1e9 + MAX_SPAN_SECONDS])) == (1e9, 1e9 + MAX_SPAN_SECONDS)
+
+
+def test_a_recording_is_judged_with_the_longest_window() -> None:
+    """What is held beside the window is no longer than a configuration allows."""
+    config = Config(agent=AgentTable(window=Seconds(MAX_WINDOW_SECONDS)))
+    assert judge_recording(HEAVY_TENANT, Setup(load(), config)).document.causes

@@ -65,7 +65,7 @@ def spark(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
     step = max(1, len(finite) // width)
     kept = finite[::step][-width:]
     top = max(max(kept), 1e-12)
-    return "".join(_BARS[min(7, max(0, round(7 * v / top)))] for v in kept)
+    return "".join(_BARS[round(7 * min(1.0, max(0.0, v / top)))] for v in kept)
 
 
 def verdict_lines(document: Triage) -> list[Text]:

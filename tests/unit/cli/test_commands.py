@@ -151,6 +151,7 @@ def test_what_ships_is_small() -> None:
 def test_a_spark_line_begins_at_zero() -> None:
     assert spark([0.0, 1.0, 2.0, 4.0]) == "▁▃▅█"
     assert spark([1.0, 1.0]) == ""
+    assert spark([-1e308, 0.0, 1e308]) == "▁▁█"
 
 
 async def test_the_answer_of_an_agent_is_taken_whole() -> None:

@@ -13,15 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvitals.agent.records import ScrapeRecord, encode
+from kvitals.agent.records import ScrapeRecord, decode, encode
 from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.app.sources.recording import judge_recording, span_of
 from kvitals.config import Config
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.rules.loader import load
+from kvitals.series.recordings import CaptureReader, CaptureWriter
 
 PAGE = (Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom").read_text()
 GOOD, BAD = "http://good:8000/metrics", "http://bad:8000/metrics"
 SECONDS = 30
+OVERLOADED = Path(__file__).parents[2] / "captures" / "incidents" / "overload_open-1.kvcap"
 VALUE = re.compile(r"(?m)^([^#\s]\S*(?:\{[^}]*\})?) \S+$")
 NUMBERS = ("NaN", "+Inf", "-Inf", "1e308", "-1e308", "4e-320", "0", "-1", "9007199254740993")
 
@@ -118,3 +121,23 @@ def test_no_values_of_load_are_never_health(number: str, share: float, seed: int
     document = alone(pages[i % 3] for i in range(15))
     assert document.healthy is not True, document.verdict
     assert not document.coverage.crashed
+
+
+@pytest.mark.parametrize("number", IMPOSSIBLE)
+def test_values_that_become_unusable_within_the_window_are_not_health(tmp_path: Path, number: str) -> None:
+    """Ten good seconds with requests say nothing about the thirty after them."""
+    path = tmp_path / "late.kvcap"
+    first, last = span_of(OVERLOADED)
+    with (
+        CaptureReader.open(OVERLOADED) as reader,
+        CaptureWriter(path, version="0", meta=reader.header.meta) as writer,
+    ):
+        for record in reader:
+            known = decode(record)
+            if isinstance(known, ScrapeRecord) and record.t > first + 0.25 * (last - first):
+                body = LOAD.sub(rf"\1 {number}", known.body.decode()).encode()
+                record = encode(msgspec.structs.replace(known, body=body))
+            writer.write(record)
+    document = judge_recording(path, Setup(load(), Config())).document
+    assert document.healthy is None
+    assert "values that cannot be used: time_to_first_token_seconds" in document.verdict

@@ -233,6 +233,7 @@ ROW = '{"at":0,"prompt_tokens":20,"output_tokens":5,"blocks":[0,1]}\n'
         (HEADER.replace(":1,", ":2,") + ROW, ":1: .*kvitals_load"),
         (HEADER.replace('s":16', 's":0') + ROW, ":1: .*block_tokens"),
         (HEADER + ROW + ROW.replace('"at":0', '"at":-1'), ":3: .*at"),
+        (HEADER.replace("{", '{"requests":2,', 1) + ROW, ": 1 requests, and its first line states 2"),
         (HEADER + ROW.replace("[0,1]", "[0]"), ":2: 1 blocks; 20 prompt tokens need 2 blocks of 16 tokens"),
         (HEADER + ROW.replace("[0,1]", "[0,-1]"), ":2: .*blocks"),
         (HEADER + ROW.replace("[0,1]", "[" * 100_000), ":2: "),
