@@ -88,7 +88,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     for _ in pipeline.observe_all([EvaluationSpan(moment, fast, SLOW_SECONDS) for moment in before]):
         pass
     pipeline.observe(at, fast=fast, cold=at - span[0] < COLD_SECONDS)
-    pipeline.losses = [*_longer_window(step, fast, asked), *_damage(reader, at - lead, at)]
+    pipeline.losses = [*_longer_window(step, fast, asked), *_damage(reader, at - lead, at, at == span[1])]
     return RecordingVerdict(pipeline, pipeline.triage())
 
 
@@ -101,13 +101,14 @@ def _longer_window(step: float, fast: float, asked: float) -> list[SourceLoss]:
     return losses
 
 
-def _damage(reader: HistoryReader, start: float, end: float) -> list[SourceLoss]:
-    """What of some time is damaged."""
-    losses = reader.inspect(start, end, thorough=False)
+def _damage(reader: HistoryReader, start: float, end: float, is_last: bool) -> list[SourceLoss]:
+    """What of some time is damaged. is_last: the history has no row after it. What is lost behind it is then stated
+    too: it is newer than all that is judged."""
+    losses = reader.inspect(start, math.inf if is_last else end, thorough=False)
     if not losses:
         return []
     first, last = losses.span or (-math.inf, math.inf)
-    return [SourceLoss(f"history: {losses.summary}", first, last)]
+    return [SourceLoss(f"history: {losses.summary}", min(first, end), last)]
 
 
 def _without_rows(reader: HistoryReader, start: float, end: float, why: str) -> RecordingError:

@@ -7,6 +7,7 @@ import asyncio
 import io
 import json
 import math
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -130,6 +131,19 @@ def test_a_triage_states_what_of_its_time_is_damaged(kept: Kept, tmp_path: Path)
         flip_in(path, "ticks", "data", f"seq = {1 << 20 | block << 10}")
     with pytest.raises(RecordingError, match=r"no readable data at that time: .*damaged"):
         judge_history(path, setup, Moments())
+
+
+def test_a_triage_states_that_the_newest_rows_are_lost(kept: Kept, tmp_path: Path) -> None:
+    """What is judged ends where SQLite's log is damaged: an incident after it was “No trouble found”."""
+    for name in ("history.db", "history.db-wal"):
+        shutil.copy(kept.directory / name, tmp_path / name)
+    log = tmp_path / "history.db-wal"
+    data = bytearray(log.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 4000] = bytes(4000)
+    log.write_bytes(data)
+    (warning,) = judge_history(tmp_path / "history.db", setup_in(tmp_path), Moments()).document.coverage.warnings
+    assert "history: 1 part is damaged" in warning
 
 
 async def test_the_api_answers_without_a_seam(kept: Kept) -> None:
