@@ -19,7 +19,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from kvitals.series.files import read_regular
+
 Words = npt.NDArray[np.uint32]
+MAX_BYTES = 1 << 28
+"""Of a log that is looked at. SQLite empties it after some megabytes."""
 
 _HEADER, _FRAME = 32, 24
 _MAGIC = 0x377F0682
@@ -47,7 +51,7 @@ def examine(path: Path) -> JournalDamage | None:
     """What of the write-ahead log of a history is damaged; None where nothing is. Nobody may be writing. Raises
     OSError."""
     try:
-        data = log_of(path).read_bytes()
+        data = read_regular(log_of(path), MAX_BYTES)
     except FileNotFoundError:
         return None
     return _examined(data) if len(data) > _HEADER else None
@@ -70,7 +74,7 @@ def restore(path: Path, damage: JournalDamage, aside: str) -> None:
     log = log_of(path)
     if damage.is_lost:
         with path.with_name(aside).open("wb") as copy:
-            copy.write(log.read_bytes())
+            copy.write(read_regular(log, MAX_BYTES))
             os.fsync(copy.fileno())
     with log.open("r+b") as stream:
         for place, content in damage.fixes:
