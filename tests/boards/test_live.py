@@ -103,6 +103,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
             pytest.fail(str(error))
         time.sleep(SECONDS)
         _wait_for_value(server, LAST_SIGNAL, LAST_SIGNAL_SECONDS)
+        time.sleep(2 * STEP)  # panels draw what is at the steps of a range, not what came a moment ago
         yield Live(server, bare, f"http://127.0.0.1:{api}", ports, time.time())
 
 
