@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_CERTIFICATES_BYTES = 4 << 20
+_PIECE_BYTES = 1 << 16
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP)
 """What a file system answers that cannot sync directories, such as CIFS."""
 _ATTEMPTS = 1000
@@ -64,12 +65,19 @@ def refuse_irregular(path: Path) -> None:
 def read_regular(path: Path, limit: int) -> bytes:
     """The content of a regular file of at most `limit` bytes. Raises OSError, as `open_regular` does.
 
-    Files of /proc and /sys report size 0 and are read as well; a file that grows while it is read is refused, too.
+    Files of /proc and /sys report size 0 and are read as well; a file that grows while it is read is refused, too. It
+    takes memory for what the file has, not for the limit: to read N bytes allocates N.
     """
     with open_regular(path, limit) as file:
-        content: bytes | None = file.read(limit + 1)
-    if content is None:  # some files of /proc and /sys wait for events
-        raise FileRefusedError(errno.EAGAIN, "has no content yet, and kvitals does not wait for it", str(path))
+        size = os.fstat(file.fileno()).st_size
+        content: bytes | None = file.read(min(size, limit) + 1)
+        if content is None:  # some files of /proc and /sys wait for events
+            raise FileRefusedError(errno.EAGAIN, "has no content yet, and kvitals does not wait for it", str(path))
+        if len(content) > size:
+            pieces = [content]
+            while (left := limit + 1 - sum(map(len, pieces))) > 0 and (piece := file.read(min(left, _PIECE_BYTES))):
+                pieces.append(piece)
+            content = b"".join(pieces)
     if len(content) > limit:
         raise too_large(path, limit)
     return content

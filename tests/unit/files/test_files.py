@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import threading
+import tracemalloc
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -247,3 +248,24 @@ def test_a_line_that_cannot_be_written_leaves_no_part(tmp_path: Path, monkeypatc
     with pytest.raises(OSError, match="Input/output"):
         append_line(file, b"two\n")
     assert file.read_bytes() == b"one\n"
+
+
+def test_reading_takes_memory_for_the_content_and_not_for_the_limit(tmp_path: Path) -> None:
+    file = tmp_path / "small"
+    file.write_bytes(b"12345")
+    tracemalloc.start()
+    try:
+        assert read_regular(file, 1 << 28) == b"12345"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_without_a_size_is_read_to_its_end() -> None:
+    """Files of /proc report none; this one is longer than a piece."""
+    assert read_regular(Path("/proc/self/environ"), 1 << 24) == Path("/proc/self/environ").read_bytes()
+    whole = read_regular(Path("/proc/self/smaps"), 1 << 26)
+    assert len(whole) > 1 << 17
+    assert whole.endswith(b"\n")
+    with pytest.raises(FileRefusedError, match="larger than"):
+        read_regular(Path("/proc/self/smaps"), 1 << 17)
