@@ -10,7 +10,8 @@ from pathlib import Path
 
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.live import Collector
-from kvitals.app.sources.recording import Moments, judge_recording, span_of
+from kvitals.app.sources.recording import Moments, judge_recording
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.diagnoser.entities import entity_title
 from kvitals.diagnoser.text import plain, render
 from kvitals.rules.finding import Triage

@@ -11,7 +11,7 @@ from pathlib import Path
 from kvitals.app.bounded_process import WorkLimitError, WorkLimits, WorkRefusedError, run_bounded
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.since_change import NoChangeError, of_history, since_change
-from kvitals.app.sources.recording import RecordingError
+from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.diagnoser import change_effect
 from kvitals.rules.finding import SinceChange, Triage, encode
 from kvitals.rules.model import SCOPES

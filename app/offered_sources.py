@@ -23,7 +23,8 @@ from kvitals.app.since_change import of_history, of_recording, since_change
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.live import Collector, agent_document
 from kvitals.app.sources.prometheus_fleet import judge_server
-from kvitals.app.sources.recording import Moments, judge_recording, span_of
+from kvitals.app.sources.recording import Moments, judge_recording
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.diagnoser.inspect import inspect
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess
 from kvitals.rules.finding import Triage

@@ -12,8 +12,8 @@ import numpy as np
 from kvitals.app.derived_metrics.operating_families import LOOK_SECONDS, ask_source
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.prometheus_fleet import dialect
-from kvitals.app.sources.recording import RecordingError, recorded_pipeline
-from kvitals.app.sources.recording_reader import open_recording, read_span
+from kvitals.app.sources.recording import recorded_pipeline
+from kvitals.app.sources.recording_reader import RecordingError, open_recording, read_span
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess
 from kvitals.diagnoser.sources.served import FamilyDialect, ServedFamilies
 from kvitals.diagnoser.sources.survey import NothingScrapedError, Survey, last_scraped, survey

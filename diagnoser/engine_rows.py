@@ -11,7 +11,7 @@ from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import render
-from kvitals.diagnoser.triage import engine_verdict
+from kvitals.diagnoser.triage import engine_verdict, is_unread
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import EngineRow, Entity, Finding, Measure, Point, Triage, reached_from
 from kvitals.rules.loader import SIGNAL_PREFIX
@@ -45,7 +45,7 @@ def with_engines(document: Triage, judge: Judge, judgements: Sequence[Judgement]
     for engine in engines:
         findings = about.get(engine, [])
         healthy, verdict = engine_verdict(judge, judged.get(engine, ()), findings, span)
-        unread = any(finding.kind == "telemetry" and finding.severity == "page" for finding in findings)
+        unread = any(map(is_unread, findings))
         severities = {finding.severity for finding in findings}
         info = judge.info(engine, span.at)
         rows.append(

@@ -193,6 +193,11 @@ def _worst(symptoms: Sequence[Finding]) -> list[Finding]:
     return [s for s in symptoms if weight and _WEIGHT[s.severity] == weight]
 
 
+def is_unread(finding: Finding) -> bool:
+    """Whether a finding states that the metrics page of its entity cannot be read any more."""
+    return finding.kind == "telemetry" and finding.severity == "page"
+
+
 def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     """Most likely cause first.
 
@@ -223,7 +228,7 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     for cause in causes:
         strongest[group(cause)] = max(strongest.get(group(cause), (0.0, 0, 0.0)), strength(cause))
 
-    unread = {f.entity.title for f in fired if f.kind == "telemetry" and f.severity == "page"}
+    unread = [f.entity.labels for f in fired if is_unread(f)]
 
     def key(cause: Finding) -> tuple[bool, bool, bool, float, int, float, str, bool, str]:
         of_less, for_information, under, code = group(cause)
@@ -236,7 +241,7 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
             -weight,
             -confidence,
             code,
-            cause.entity.title in unread,
+            cause.entity.labels in unread,
             cause.entity.title,
         )
 
@@ -294,10 +299,6 @@ def in_time(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan)
     return f"{share} first tokens in time in {render(span.fast, 'seconds')}"
 
 
-LOAD_FAMILIES = ("kvitals_ttft_seconds", "kvitals_requests_running", "kvitals_requests_waiting")
-"""Named first where they cannot be used."""
-
-
 def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan) -> str:
     """Which metrics have values that cannot be used, if core checks that could not be decided read them, or where
     all were decided, which engines do not report their load, in words with what to do; else empty."""
@@ -318,7 +319,8 @@ def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: Evaluatio
         return sentence(about, families)
     silent = unknown_load(judge, core, span)
     if about := [labels for labels in found if any(labels.keep(tuple(entity)) == entity for entity in silent)]:
-        return sentence(about, LOAD_FAMILIES)
+        load = (family_of(metric, judge.knowledge.families) for metric in signals.metrics(TRAFFIC, span))
+        return sentence(about, filter(None, load))
     names = ", ".join(entity_title("engine", entity) for entity in silent[:MAX_NAMES])
     return f"{names} does not report whether it has requests. Run `kvitals check` on its URL." if silent else ""
 
@@ -332,7 +334,7 @@ def verdict(
 ) -> str:
     """The whole answer in one sentence. `measured`: what `in_time` has found; `undecided`: `why_undecided`."""
     causes, telemetry = ordered.causes, ordered.telemetry
-    down = [f for f in telemetry if f.severity == "page"]
+    down = [f for f in telemetry if is_unread(f)]
     unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else ""
     if causes and (not ordered.worst or ordered.explains_worst(causes[0])):
         kept = f", with {measured}" if measured and not ordered.worst else ""

@@ -17,6 +17,7 @@ from typing import Literal
 from kvitals.agent.node import Node
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.store import MAX_RECORDS
+from kvitals.app.sources.losses import SourceLoss
 from kvitals.app.sources.recording import ended_node
 from kvitals.config import Config
 from kvitals.kvcache.accesses import Accesses
@@ -77,9 +78,14 @@ class ExtractedLoad:
 def extract_load(path: Path, config: Config) -> ExtractedLoad:
     """The load of a recording. Raises NoLoadError, CaptureError, ConfigError."""
     ended = ended_node(path, config)
-    if lost := next((loss.text for loss in ended.losses if loss.hides), ""):
-        raise NoLoadError(f"{path.name} has no load that can be played: {lost}. Copy the file again from its origin")
+    refuse_losses(path.name, ended.losses)
     return load_of_node(path.name, ended.node)
+
+
+def refuse_losses(name: str, losses: Iterable[SourceLoss]) -> None:
+    """Raises NoLoadError where requests may be in what could not be read of a recording: its load is another one."""
+    if lost := next((loss.text for loss in losses if loss.hides), ""):
+        raise NoLoadError(f"{name} cannot be played: {lost}. Copy the file again from where it was recorded")
 
 
 def load_of_node(source: str, node: Node) -> ExtractedLoad:

@@ -21,7 +21,7 @@ from kvitals.app.load.extracted_load import BrokenLoadError, ExtractedLoad, NoLo
 from kvitals.app.load.play import EngineAddress, LoadPlayer, PlayedLoad, PlayLimits, last_part
 from kvitals.app.load.recorded_incident import GateFigures, RecordedIncident, judge_incident, judged_figures, read_load
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import RecordingError
+from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.series.promql import PromQLError, evaluate_range, parse
 from kvitals.series.recordings import CaptureError, CaptureWriter
 

@@ -14,12 +14,13 @@ from kvitals.app.load.extracted_load import (
     BrokenLoadError,
     ExtractedLoad,
     LoadRequest,
-    NoLoadError,
     PrefixSource,
     load_of_node,
+    refuse_losses,
 )
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.app.sources.recording import judge_recording, span_of, with_window
+from kvitals.app.sources.recording import judge_recording, with_window
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.rules.finding import Finding
 from kvitals.series.files import read_regular
 from kvitals.series.promql import evaluate_range, parse
@@ -72,8 +73,7 @@ def judge_incident(path: Path, setup: Setup) -> RecordedIncident:
     """The load and the verdict of a recording. Raises NoLoadError, also where part of the recording cannot be read: its
     load is another one. Raises CaptureError, RecordingError, ConfigError."""
     pipeline, figures = judged_figures(path, setup)
-    if lost := next((loss.text for loss in pipeline.losses if loss.hides), ""):
-        raise NoLoadError(f"{path.name} cannot be played: {lost}. Copy the file again from where it was recorded")
+    refuse_losses(path.name, pipeline.losses)
     return RecordedIncident(path.name, load_of_node(path.name, pipeline.node), figures)
 
 

@@ -18,7 +18,8 @@ from kvitals.app.notify.notice_builder import Diagnosis, where
 from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server, server_engines
-from kvitals.app.sources.recording import Moments, RecordingError
+from kvitals.app.sources.recording import Moments
+from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.sources.engine_pages import page_metrics
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError

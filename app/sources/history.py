@@ -14,7 +14,8 @@ import numpy as np
 
 from kvitals.app.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.losses import SourceLoss
-from kvitals.app.sources.recording import Moments, RecordingError, RecordingVerdict, with_window
+from kvitals.app.sources.recording import Moments, RecordingVerdict, with_window
+from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.diagnoser.judgement import Memory, seconds
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.steps import row_gap

@@ -76,11 +76,11 @@ class Collector:
         return self.pipeline.node.targets
 
     def complaints(self) -> list[str]:
-        """For each target that can not be read, why and what to do."""
+        """For each target that cannot be read, why and what to do."""
         return self.pipeline.node.watched.problems()
 
     def failures(self) -> dict[str, str]:
-        """URLs of the targets that can not be read -> why and what to do."""
+        """URLs of the targets that cannot be read -> why and what to do."""
         return self.pipeline.node.watched.failures
 
     def identities(self) -> list[TargetIdentity]:

@@ -12,10 +12,7 @@ import msgspec
 from kvitals.agent.node import Node
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
 from kvitals.app.sources.losses import SourceLoss
-from kvitals.app.sources.recording_reader import MAX_SPAN_SECONDS as MAX_SPAN_SECONDS
-from kvitals.app.sources.recording_reader import RecordingError as RecordingError
-from kvitals.app.sources.recording_reader import RecordingSpan, open_recording, read_span
-from kvitals.app.sources.recording_reader import span_of as span_of
+from kvitals.app.sources.recording_reader import RecordingError, RecordingSpan, open_recording, read_span
 from kvitals.config import Config, Seconds
 from kvitals.config.toml_tables import MAX_WINDOW_SECONDS
 from kvitals.rules.finding import DocumentSource, Triage

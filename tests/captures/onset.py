@@ -27,7 +27,8 @@ import msgspec
 
 from kvitals.agent.records import FactsRecord, Record, ScrapeRecord, decode
 from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, STEP_SECONDS, Pipeline, Setup
-from kvitals.app.sources.recording import span_of, with_window
+from kvitals.app.sources.recording import with_window
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.recordings import CaptureReader

@@ -16,7 +16,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from kvitals.app.pipeline import Pipeline, Setup, span_at
-from kvitals.app.sources.recording import replay_moments, span_of
+from kvitals.app.sources.recording import replay_moments
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.config import Config
 from kvitals.rules.loader import load
 from kvitals.rules.proof import PROOF_FILE, Proof, RuleProof, read_proofs, write_proofs

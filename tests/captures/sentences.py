@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from kvitals.app.pipeline import Pipeline
-from kvitals.app.sources.recording import span_of
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.diagnoser.text import render
 from kvitals.rules.finding import Finding, Measure, Triage
 from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, Knowledge

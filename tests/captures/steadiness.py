@@ -18,7 +18,8 @@ from typing import Any
 
 from kvitals.app.demo import incidents as demos
 from kvitals.app.pipeline import Pipeline
-from kvitals.app.sources.recording import span_of, verdicts
+from kvitals.app.sources.recording import verdicts
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.rules.finding import Triage
 from tests.captures.looks import COLD_S, cold_look, setup_of, truth
 

@@ -13,7 +13,8 @@ import pytest
 
 from kvitals.app.cache import CacheReport, of_recording
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import Moments, judge_recording, span_of, verdicts
+from kvitals.app.sources.recording import Moments, judge_recording, verdicts
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.config import Config, SloTable
 from kvitals.rules.loader import load
 from tests.support.recordings import judged

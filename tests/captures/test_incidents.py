@@ -9,7 +9,8 @@ import pytest
 
 from kvitals.app.demo import HEAVY_TENANT, incidents
 from kvitals.app.pipeline import Pipeline
-from kvitals.app.sources.recording import RecordingVerdict, judge_recording, judged_before, span_of, with_window
+from kvitals.app.sources.recording import RecordingVerdict, judge_recording, judged_before, with_window
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.recordings import CaptureReader
 from tests.captures.looks import cold_look, setup_of, truth

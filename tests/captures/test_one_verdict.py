@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import Moments, judge_recording, span_of, verdicts
+from kvitals.app.sources.recording import Moments, judge_recording, verdicts
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.config import Config
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load

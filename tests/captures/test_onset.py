@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from kvitals.agent.records import ScrapeRecord, decode
-from kvitals.app.sources.recording import span_of
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.rules.finding import Finding
 from kvitals.series.recordings import CaptureReader
 from tests.captures.onset import MOMENTS_S, Onset, documents, drawn, labelled, lengthened

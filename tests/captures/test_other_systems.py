@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.app.sources.recording import Moments, RecordingVerdict, judge_recording, span_of
+from kvitals.app.sources.recording import Moments, RecordingVerdict, judge_recording
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.rules.finding import Triage
 from tests.captures.looks import cold_look, setup_of, truth
 from tests.support.loops import some_of

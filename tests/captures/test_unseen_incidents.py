@@ -8,7 +8,7 @@ import pytest
 
 from kvitals.agent.records import FactsRecord, decode
 from kvitals.app.pipeline import Pipeline
-from kvitals.app.sources.recording import span_of
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.recordings import CaptureReader
 from tests.captures.looks import cold_look, setup_of

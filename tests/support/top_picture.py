@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvitals.app.sources.fleet_source import RecordedFleet
-from kvitals.app.sources.recording import span_of
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.ui.cli.top_app import FleetApp
 from tests.support.fleet_documents import HEAVY, PAIR, shown, until
 from tests.support.recordings import setup

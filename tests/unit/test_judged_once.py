@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import Moments, span_of
+from kvitals.app.sources.recording import Moments
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.config import Config, SloTable
 from kvitals.rules.loader import load
 from kvitals.ui.cli import triage

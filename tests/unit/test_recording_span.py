@@ -8,7 +8,8 @@ import pytest
 
 from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import MAX_SPAN_SECONDS, RecordingError, judge_recording, span_of
+from kvitals.app.sources.recording import judge_recording
+from kvitals.app.sources.recording_reader import MAX_SPAN_SECONDS, RecordingError, span_of
 from kvitals.config import Config, Seconds
 from kvitals.config.toml_tables import MAX_WINDOW_SECONDS, AgentTable
 from kvitals.rules.loader import load

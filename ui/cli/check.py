@@ -25,7 +25,8 @@ from kvitals.agent.collectors import gpu, host
 from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.live import Collector, is_agent
-from kvitals.app.sources.recording import Moments, judge_recording, span_of
+from kvitals.app.sources.recording import Moments, judge_recording
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.diagnoser.inspect import inspect
 from kvitals.rules.engine_flags import GUESSED
 from kvitals.rules.inspection import InspectedTarget, Inspection, Score, Sense, schema

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from kvitals.app.comparison import ComparedSignal, ComparedSource, compare_live, compare_recording, compared_signals
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import Moments, span_of
+from kvitals.app.sources.recording import Moments
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.rules.finding import encode as encode_triage
 from kvitals.ui.cli.common import (
     add_judging_options,

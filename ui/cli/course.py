@@ -44,7 +44,7 @@ def add_source(parser: argparse.ArgumentParser, none: str = "the history of this
 
 @contextmanager
 def course(args: argparse.Namespace, chosen: Setup) -> Iterator[TimeseriesSource]:
-    """What the arguments ask for; what could not be read of it is told. Raises UsageError."""
+    """What the arguments ask for; what could not be read of it is stated on stderr. Raises UsageError."""
     with _source(args, chosen) as of:
         say_notes(of.notes)
         yield of

@@ -11,7 +11,7 @@ from kvitals.app.escaping import plain
 from kvitals.app.lookups import LedgerError
 from kvitals.app.since_change import NoChangeError
 from kvitals.app.sizing import SourceError
-from kvitals.app.sources.recording import RecordingError
+from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.config import ConfigError
 from kvitals.diagnoser.review.assemble import NothingSeenError
 from kvitals.diagnoser.sources.prometheus import ServerError

@@ -96,11 +96,7 @@ def _add_play(actions: Any) -> None:
         "--concurrency", type=int, default=256, metavar="N", help="maximum number of concurrent requests (256)"
     )
     play.add_argument("--keep", type=Path, metavar="DIR", help="directory to keep the candidate's recordings in")
-    play.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the requests without sending them",
-    )
+    play.add_argument("--dry-run", action="store_true", help="print the requests without sending them")
     add_output_options(play, "the report of the gate")
     add_judging_options(play)
 

@@ -20,7 +20,8 @@ from kvitals.app.patch.lever_change import PatchError
 from kvitals.app.patch.proposal import PatchProposal, PatchRequest, propose
 from kvitals.app.sources.live import Collector, agent_document
 from kvitals.app.sources.prometheus_fleet import judge_server
-from kvitals.app.sources.recording import Moments, judge_recording, span_of
+from kvitals.app.sources.recording import Moments, judge_recording
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.config.checks import first_of
 from kvitals.rules.finding import Triage
 from kvitals.series.files import read_regular

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from kvitals.app.errors import UsageError
 from kvitals.app.serve_recorded import serve
-from kvitals.app.sources.recording import span_of, verdicts
+from kvitals.app.sources.recording import verdicts
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.ui.cli.common import EXIT_UNKNOWN, answer_console, exit_code, port_number, setup
 from kvitals.ui.cli.narrow import print_hanging
 from kvitals.ui.cli.render import moment

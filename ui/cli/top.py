@@ -14,7 +14,7 @@ from rich.text import Text
 from kvitals.app.errors import UsageError
 from kvitals.app.sources.fleet_source import AgentFleet, FleetSource, LiveFleet, PrometheusFleet, RecordedFleet
 from kvitals.app.sources.live import agent_document
-from kvitals.app.sources.recording import span_of
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.rules.finding import Triage
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (

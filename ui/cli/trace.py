@@ -25,7 +25,7 @@ from kvitals.app.request_sources import (
     of_agent,
     of_recording,
 )
-from kvitals.app.sources.recording import span_of
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.series.json_text import encode_json
 from kvitals.ui.cli import flames, tails
 from kvitals.ui.cli.common import (

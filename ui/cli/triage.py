@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from kvitals.app.errors import UsageError
-from kvitals.app.sources.recording import Moments, judge_recording, span_of
+from kvitals.app.sources.recording import Moments, judge_recording
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.rules.finding import Triage, encode
 from kvitals.series.promql import PromQLError
 from kvitals.ui.cli import prometheus, render, screen

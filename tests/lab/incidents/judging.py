@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import Moments, judge_recording, span_of
+from kvitals.app.sources.recording import Moments, judge_recording
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.rules.finding import Finding, Triage
 from tests.captures.looks import COLD_S, cold_look, setup, truth
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kvitals.app.serve_recorded import read_pages
-from kvitals.app.sources.recording import span_of
+from kvitals.app.sources.recording_reader import span_of
 from tests.captures.looks import truth
 
 from ..paths import HOME, LabError

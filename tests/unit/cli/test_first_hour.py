@@ -15,7 +15,8 @@ import pytest
 
 from kvitals.agent.node import Node
 from kvitals.app.errors import UsageError
-from kvitals.app.sources.recording import Moments, span_of
+from kvitals.app.sources.recording import Moments
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.series.recordings import Record
 from kvitals.ui.cli.main import main
 

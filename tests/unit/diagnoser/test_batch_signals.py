@@ -10,7 +10,8 @@ import pytest
 
 from kvitals.app.demo import incidents
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
-from kvitals.app.sources.recording import AT_ONCE, judged_before, span_of
+from kvitals.app.sources.recording import AT_ONCE, judged_before
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.config import Config
 from kvitals.diagnoser import batch_signals
 from kvitals.rules.finding import DocumentSource, encode

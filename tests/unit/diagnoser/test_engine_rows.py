@@ -9,7 +9,8 @@ from typing import cast
 import msgspec
 
 from kvitals.app.demo import incidents
-from kvitals.app.sources.recording import Moments, span_of
+from kvitals.app.sources.recording import Moments
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.triage import engine_verdict

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from kvitals.agent.records import ScrapeRecord, decode, encode
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.app.sources.recording import judge_recording, span_of
+from kvitals.app.sources.recording import judge_recording
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.config import Config
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.rules.loader import load

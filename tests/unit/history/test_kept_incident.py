@@ -32,7 +32,8 @@ from kvitals.app.notify import diagnosis
 from kvitals.app.notify.finding_match import DiagnosisRequest
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.history import EngineLimit, judge_history
-from kvitals.app.sources.recording import Moments, RecordingError, judge_recording
+from kvitals.app.sources.recording import Moments, judge_recording
+from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.config import Config, HistoryTable, Seconds
 from kvitals.diagnoser.review.incidents import TOLD
 from kvitals.rules.finding import DocumentSource

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.app.sources.recording import span_of
+from kvitals.app.sources.recording_reader import span_of
 from tests.support.fleet_documents import HEAVY, PAIR
 from tests.support.terminal import ROOT, Terminal
 

@@ -29,7 +29,8 @@ from kvitals.app.pipeline import Setup
 from kvitals.app.request_sources import RequestAnswer, RequestQuery
 from kvitals.app.request_sources import of_agent as requests_of
 from kvitals.app.sources.history import judge_history
-from kvitals.app.sources.recording import Moments, RecordingError
+from kvitals.app.sources.recording import Moments
+from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.rules.finding import Finding, Triage
 from kvitals.series.history import event_log
 from kvitals.series.history.reader import HistoryReader
