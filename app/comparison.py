@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.app.sources.live import Collector
+from kvitals.app.sources.live import Collector, is_agent
 from kvitals.app.sources.recording import Moments, judge_recording
 from kvitals.app.sources.recording_reader import span_of
 from kvitals.diagnoser.entities import entity_title
@@ -89,7 +90,9 @@ def compare_recording(path: Path, setup: Setup, moments: Moments, name: str = ""
 
 
 async def compare_live(url: str, setup: Setup, seconds: float) -> ComparedSource:
-    """A live engine, observed for so many seconds. Raises NoEngineError."""
+    """A live engine, observed for so many seconds. Raises NoEngineError, and UsageError for an agent."""
+    if await is_agent(url):
+        raise UsageError(f"{url} is a kvitals agent, but compare reads engines and recordings: name the engines")
     async with Collector(setup, [url]) as collector:
         async for _ in collector.collect(seconds):
             pass

@@ -94,7 +94,7 @@ def _latest(of: TimeseriesSource) -> ConfigurationChange:
         if found := change_effect.changes(of.ask, max(of.start, start - OVERLAP_SECONDS), end, step):
             return found[-1]
         end = start
-    raise NoChangeError(f"{of.name} contains no change of an engine's configuration")
+    raise NoChangeError(f"no engine's configuration changed in {of.name}")
 
 
 def _periods(

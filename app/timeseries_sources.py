@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,14 +12,17 @@ import numpy as np
 
 from kvitals.app.derived_metrics.operating_families import LOOK_SECONDS, ask_source
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.prometheus_fleet import dialect
+from kvitals.app.sources.merged_engines import merged_text
+from kvitals.app.sources.prometheus_fleet import dialect, engines_of_several_sources
 from kvitals.app.sources.recording import recorded_pipeline
 from kvitals.app.sources.recording_reader import RecordingError, open_recording, read_span
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess
 from kvitals.diagnoser.sources.served import FamilyDialect, ServedFamilies
 from kvitals.diagnoser.sources.survey import NothingScrapedError, Survey, last_scraped, survey
 from kvitals.diagnoser.steps import Ask, row_gap
+from kvitals.series.history.damage import time_text
 from kvitals.series.history.reader import HistoryReader
+from kvitals.series.history.set_aside_files import set_aside_files, set_aside_text
 from kvitals.series.promql import Expr, Series, selectors
 from kvitals.series.types import Labels, SeriesSource
 
@@ -52,9 +56,16 @@ def of_history(path: Path, start: float | None, end: float | None) -> Iterator[T
             raise RecordingError(f"{path} holds nothing yet")
         until = min(span[1], end) if end is not None else span[1]
         since = max(span[0], start if start is not None else until - DAY_SECONDS)
+        losses = reader.inspect(min(since, until), math.inf if until == span[1] else until, thorough=False)
         if since >= until:
-            raise RecordingError(f"{path} has no data of that time")
-        yield TimeseriesSource(f"history, {path}", ask_source(reader), since, until, _gap(reader, until), span[0])
+            there = f"its rows are of {time_text(span[0])} to {time_text(span[1])}"
+            lost = f"; history: {losses.summary}" if losses else ""
+            raise RecordingError(f"{path} has no data of that time; {there}{lost}")
+        notes = [f"history: {losses.summary}"] if losses else []
+        notes += filter(None, [set_aside_text(set_aside_files(path))])
+        yield TimeseriesSource(
+            f"history, {path}", ask_source(reader), since, until, _gap(reader, until), span[0], notes
+        )
     finally:
         reader.close()
 
@@ -88,9 +99,11 @@ def of_server(
         since = max(start or end - DAY_SECONDS, first)
         found = _survey(server, since, end, first)
         served = ServedFamilies(server, dialect(server, found, setup))
+        merged = merged_text(engines_of_several_sources(server, found, served.dialect))
         alerts = ServedFamilies(server, FamilyDialect(()))  # the server's own, which no dialect has other names for
         name = f"{access.url} ({server.left_out})" if server.left_out else access.url
-        yield TimeseriesSource(name, _asking(served, alerts), since, end, found.interval, first)
+        notes = [merged] if merged else []
+        yield TimeseriesSource(name, _asking(served, alerts), since, end, found.interval, first, notes=notes)
 
 
 def _survey(server: Prometheus, start: float, end: float, first: float) -> Survey:

@@ -134,6 +134,7 @@ def compare_versions(
         raise UpgradeError(
             f"the flags of {system} are unknown; kvitals knows those of {', '.join(systems_with_flags())}"
         )
+    before, after = (version.removeprefix("v") for version in (before, after))  # as tags of releases are written
     for version in (before, after):
         _check(table, version)
     given = _given(system, arguments)

@@ -113,12 +113,13 @@ def read_targets(path: Path) -> tuple[TargetTable, ...]:
         raise ConfigError(f"{path}: {describe_parse_error(text, error)}") from error
 
 
-def check_codes(config: Config, known: Mapping[str, Collection[str]]) -> list[str]:
-    """What in [params] and [[mute]] names nothing that there is. `known`: rule code -> its parameters."""
+def check_codes(config: Config, known: Mapping[str, Mapping[str, bool]]) -> list[str]:
+    """What in [params] and [[mute]] names nothing that there is, or cannot be meant. known: rule code -> parameter ->
+    whether a share is compared with it."""
     return [f"{config.file or 'configuration'}: {problem}" for problem in first_of([*_unknown_codes(config, known)])]
 
 
-def _unknown_codes(config: Config, known: Mapping[str, Collection[str]]) -> Iterator[str]:
+def _unknown_codes(config: Config, known: Mapping[str, Mapping[str, bool]]) -> Iterator[str]:
     for mute in config.mutes:
         if mute.rule not in known:
             yield f"[[mute]] rule {mute.rule[:MAX_WORD]!r} does not exist{nearest(mute.rule, known)}"
@@ -126,9 +127,11 @@ def _unknown_codes(config: Config, known: Mapping[str, Collection[str]]) -> Iter
         if code not in known:
             yield f"[params.{code}]: this rule does not exist{nearest(code, known)}"
             continue
-        for name in values:
+        for name, value in values.items():
             if name not in known[code]:
                 yield f"[params.{code}] has no parameter {name!r}{nearest(name, known[code])}"
+            elif known[code][name] and not 0 <= value <= 1:
+                yield f"[params.{code}] {name} = {value:g}: a share is from 0 to 1; 95 % is written as 0.95"
 
 
 class _Reader:
@@ -216,7 +219,7 @@ class _Reader:
 
 def _read(file: Path) -> str:
     try:
-        return read_regular(file, MAX_FILE_BYTES).decode()
+        return read_regular(file, MAX_FILE_BYTES).decode("utf-8-sig")  # editors on Windows write a mark first
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -102,6 +102,9 @@ def _first_minute(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
     yield f"> - Users feel it: {_felt(rule, knowledge)}"
     waits = "no, if its burn alert pages; otherwise until working hours." if rule.code in OBJECTIVES else ""
     yield f"> - Can it wait: {waits or _WAITS[severity(rule)]}"
+    if (rule.severity, severity(rule)) == ("page", "ticket"):
+        yield ">   A triage calls it a page, because it makes requests late. Its alert is a ticket, because the alert"
+        yield ">   of the late requests pages."
     yield "> - Run, with the engine's host and port from the label `engine`: `kvitals triage http://HOST:PORT`;"
     yield ">   over a Prometheus: `kvitals triage --prometheus URL`"
     yield f"> - Board: `/d/{board_of(rule.group)}`, as the alert's `dashboard_url` selects it"

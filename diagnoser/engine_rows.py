@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from kvitals.diagnoser.entities import IN_FRONT
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import render
-from kvitals.diagnoser.triage import engine_verdict, is_unread
+from kvitals.diagnoser.triage import MAX_NAMES, engine_verdict, is_unread
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import EngineRow, Entity, Finding, Measure, Point, Triage, reached_from
 from kvitals.rules.loader import SIGNAL_PREFIX
@@ -48,6 +49,8 @@ def with_engines(document: Triage, judge: Judge, judgements: Sequence[Judgement]
         unread = any(map(is_unread, findings))
         severities = {finding.severity for finding in findings}
         info = judge.info(engine, span.at)
+        if info.get("kind") in (*IN_FRONT, "frontend"):
+            verdict = _verdict_in_front(document, findings) or verdict
         rows.append(
             EngineRow(
                 entity=Entity(kind="engine", labels=dict(engine), title=engine.get("engine", "")),
@@ -82,6 +85,19 @@ def _findings_by_engine(document: Triage) -> dict[Labels, list[Finding]]:
         for engine in engines:
             by_engine.setdefault(engine, []).append(finding)
     return by_engine
+
+
+def _verdict_in_front(document: Triage, findings: Sequence[Finding]) -> str:
+    """The verdict of a program in front of engines that has a symptom and no cause, where engines behind it have that
+    symptom and its cause is known; else empty."""
+    symptoms = [one for one in findings if one.kind == "symptom"]
+    if len(symptoms) < len(findings) or not symptoms:
+        return ""
+    first = symptoms[0]
+    behind = [one for one in document.symptoms if one.code == first.code and one.explained_by]
+    names = list(dict.fromkeys(one.entity.title for one in behind))
+    more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+    return f"{first.title}, as on {', '.join(names[:MAX_NAMES])}{more}." if names else ""
 
 
 def _engine(finding: Finding) -> Labels:

@@ -28,11 +28,19 @@ from kvitals.series.slices import Steps, complete
 from kvitals.series.types import Labels
 
 TRAFFIC = "traffic"
+SEVERAL_PROCESSES = "TEL12"
+"""The rule of pages that are of several processes in turn: where it is true, no other figure of the page is."""
 FORGET_SECONDS = 300.0
 MAX_REASONS = 3
 """Comparisons that a conclusion names, where any one of several conditions is enough."""
 TOO_EARLY = "too early to judge"
 """How the reason begins of what is true, where the judge has not watched for as long as the rule asks for."""
+
+
+def _of_one_process(judgements: list[Judgement]) -> list[Judgement]:
+    """The judgements; of engines whose page is of several processes, only that it is."""
+    mixed = {j.entity for j in judgements if j.rule.code == SEVERAL_PROCESSES and j.outcome == "fired"}
+    return [j for j in judgements if j.entity not in mixed or j.rule.code == SEVERAL_PROCESSES]
 
 
 class _Pair(msgspec.Struct, frozen=True):
@@ -107,13 +115,13 @@ class Judge:
         if short is None:
             self._short = {}
             promoted: list[Judgement] = yield partial(self._promoted, judgements, span.at)
-            return promoted
+            return _of_one_process(promoted)
         glance = self._glance_judge()
         glance._lent = {name: self.signals.known[name] for name in self._history}
         in_short: list[Judgement] = yield from glance.judge_steps(short)
         seen = short_window.ShortWindow(short, glance.signals.known)
         counted: list[Judgement] = yield partial(self._with_short, judgements, in_short, seen, recent, span.at)
-        return counted
+        return _of_one_process(counted)
 
     def _with_short(
         self,

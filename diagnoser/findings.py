@@ -73,7 +73,7 @@ class Findings:
     def __init__(self, judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan) -> None:
         self._judge = judge
         self._judgements = judgements
-        self._span = span
+        self.span = span
         self._weighing = Weighing(judge, span)
         self._ask = Questions(judge, span)
         self._levers = Levers(self._ask)
@@ -173,6 +173,7 @@ class Findings:
             reason=judgement.reason,
             since=judgement.since,
             since_at_least=judgement.since_at_least,
+            last_true=judgement.last_true,
             confidence=confidence,
             confidence_words=in_words(confidence) if fired else "",
             confidence_why=why,
@@ -196,7 +197,7 @@ class Findings:
 
     def ruled_out(self, symptom: Judgement) -> list[RuledOut]:
         """The causes that could have explained a symptom and were found not to be so."""
-        around = self._judge.around(symptom, self._span.at)
+        around = self._judge.around(symptom, self.span.at)
         found = []
         for j in [j for scope, entity in around.items() for j in self._other_causes.get((scope, entity), ())]:
             if symptom.rule.code in self._explains(j):
@@ -243,7 +244,7 @@ class Findings:
         return [j for code in self._explains(cause) for j in within if j.rule.code == code]
 
     def _explained_by(self, judgement: Judgement) -> list[str]:
-        around = self._judge.around(judgement, self._span.at).items()
+        around = self._judge.around(judgement, self.span.at).items()
         fired = (j for place in around for j in self._fired.get(place, ()))
         return sorted({j.rule.code for j in fired if judgement.rule.code in self._explains(j)})
 
@@ -313,17 +314,20 @@ class Findings:
         return max(mine, key=lambda one: one[0])[1].get(label, "unknown") if mine else "unknown"
 
     def _measures(self, judgement: Judgement) -> list[Measure]:
-        """The values of every signal that the rule names, in its condition and in its conclusion."""
+        """The values of every signal that the rule's condition names, and of those in its conclusion that are known."""
         knowledge = self._judge.knowledge
         rule = judgement.rule
         in_text = [n for n in PLACEHOLDER.findall(rule.conclusion) if n in knowledge.signals]
+        needed = {*self._judge.needs(rule), *rule.uses}
         measures = []
         for name in dict.fromkeys([*self._judge.needs(rule), *in_text, *rule.uses]):
             signal = knowledge.signals[name]
             value = self._figure(name, judgement)
+            if value is None and name not in needed:
+                continue  # its sentence is left out too
             text = render(value, signal.unit)
             if value is None:
-                text = self._judge.signals.why_missing(name, judgement.entity, self._span).why
+                text = self._judge.signals.why_missing(name, judgement.entity, self.span).why
             number = value if value is not None and math.isfinite(value) else None
             measures.append(
                 Measure(name, number, signal.unit, text, signal.meaning.strip(), self._window_of(name, judgement))
@@ -357,7 +361,7 @@ class Findings:
         if judgement.figures is not None and name in judgement.figures:
             number = judgement.figures[name]
         window = self._window_of(name, judgement)
-        other = window if window is not None and abs(window - self._span.fast) > SAME_SECONDS else None
+        other = window if window is not None and abs(window - self.span.fast) > SAME_SECONDS else None
         return Evidence(query.title, text, query.unit, render(number, query.unit), lines, other)
 
     def _window_of(self, name: str, judgement: Judgement) -> float | None:
@@ -367,11 +371,11 @@ class Findings:
             return None
         if judgement.short is not None:
             return judgement.short
-        return self._span.fast if signal.window == "fast" or self._span.cold else self._span.slow
+        return self.span.fast if signal.window == "fast" or self.span.cold else self.span.slow
 
     def _course(self, query: str) -> list[Series]:
         if query not in self._courses:
-            span = self._span
+            span = self.span
             step = max(1, round(span.fast * 2000 / EVIDENCE_POINTS)) / 1000  # whole milliseconds: it ends at `at`
             start = span.at - EVIDENCE_POINTS * step
             self._courses[query] = self._judge.signals.course(expression(query), start, span.at, step)
@@ -384,9 +388,9 @@ class Findings:
         if rule.stage == "preview":
             confidence -= 0.1
             why.append("the rule is in preview")
-        if self._span.cold:
+        if self.span.cold:
             confidence -= 0.05
-            why.append(f"one window of {render(self._span.fast, 'seconds')}, no history")
+            why.append(f"one window of {render(self.span.fast, 'seconds')}, no history")
         if judgement.early is not None:
             confidence -= 0.1
             why.append(f"true for {render(judgement.early, 'seconds')} only")
@@ -412,7 +416,7 @@ class Findings:
         found = []
         for name in dict.fromkeys(wanted):
             if judgement.entity not in self._judge.signals.known[name].values:
-                missing = self._judge.signals.why_missing(name, judgement.entity, self._span)
+                missing = self._judge.signals.why_missing(name, judgement.entity, self.span)
                 found.append(Unknown(plain(name), missing.why, missing.remedy, missing.lacks))
         return found
 

@@ -48,7 +48,10 @@ MAX_NAMES = 10  # listed in a problem
 WRONG_VALUE = "an engine's defect, or a proxy that changes the page"
 
 _DROPS = {
-    "duplicate": ("series that appear on the page twice; the first counts", "two collectors register the same metric"),
+    "duplicate": (
+        "series that appear on the page twice; none of them counts",
+        "two collectors register the same metric",
+    ),
     "falling_sum": (
         "histogram sums that fell while the count rose; those intervals are left out",
         "an engine's defect",

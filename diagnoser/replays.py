@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from kvitals.diagnoser.text import points
+from kvitals.diagnoser.text import points, render
 from kvitals.kvcache.accesses import Accesses
 from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules.finding import Finding, LeverAdvice, PredictedValue, Triage
@@ -137,17 +137,17 @@ def _advice(
         f" The replay of today's cache differs by {points(found.error)} from the observed hits."
     )
     bound: Literal["about", "at least"] = "about" if found.filled else "at least"
-    text = f"{_percent(found.hit)} → {bound} {_percent(found.to)}, give or take {points(found.error)}"
-    told = PredictedValue(
+    told = f"{_percent(found.hit)} → {bound} {_percent(found.to)}"
+    text = f"{told} (over {render(found.end - found.start, 'seconds')} of lookups), give or take {points(found.error)}"
+    gained = PredictedValue(
         metric, TITLES.get(metric, TITLES[""]), found.hit, found.to, "ratio", bound, found.error, method, text
     )
     others = [one for one in advice.predicted if one.metric != metric]
-    return msgspec.structs.replace(advice, predicted=[told, *others])
+    return msgspec.structs.replace(advice, predicted=[gained, *others])
 
 
 def _percent(share: float) -> str:
-    """With as many digits as `kvitals whatif` prints."""
-    return f"{share:.1%}"
+    return render(share, "ratio")
 
 
 def _words(how: ReplaySpec) -> str:

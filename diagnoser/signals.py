@@ -60,6 +60,7 @@ class EvaluationSpan:
     fast: float = 60.0
     slow: float = 900.0
     cold: bool = False  # nothing was seen before the window
+    seen: float = math.inf  # seconds before `at` since when there is anything, where that may be less than `fast`
 
     def __post_init__(self) -> None:
         # PromQL counts in milliseconds: a moment between two of them would be asked for before it is.
@@ -68,6 +69,11 @@ class EvaluationSpan:
     @property
     def start(self) -> float:
         return self.at - self.fast
+
+    @property
+    def watched(self) -> float:
+        """The seconds of the fast window in which anything was watched."""
+        return min(self.fast, self.seen)
 
     @property
     def windows(self) -> WindowDurations:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import msgspec
 
 from kvitals.diagnoser.entities import IN_FRONT, entity_title, not_for
-from kvitals.diagnoser.evaluator import TRAFFIC, Judge
+from kvitals.diagnoser.evaluator import SEVERAL_PROCESSES, TRAFFIC, Judge
 from kvitals.diagnoser.findings import Findings, Mute
 from kvitals.diagnoser.judgement import Judgement, harmless
 from kvitals.diagnoser.reasons import missing_signals
+from kvitals.diagnoser.short_window import SHORTEST_SECONDS
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import lower_title, render
-from kvitals.diagnoser.unusable import of_family, sentence
+from kvitals.diagnoser.unusable import impossible, of_family, sentence
 from kvitals.rules.finding import (
     Coverage,
     DocumentSource,
@@ -29,6 +30,7 @@ from kvitals.rules.finding import (
     reached_from,
 )
 from kvitals.rules.loader import family_of
+from kvitals.rules.model import SCOPES
 from kvitals.rules.origins import origins
 from kvitals.series.types import Labels
 
@@ -39,6 +41,12 @@ MAX_UNKNOWN = 1000
 
 TTFT_OBJECTIVE = "LAT01"
 """The rule of the objective for first tokens."""
+
+ROUNDING_SECONDS = 0.5
+"""What a window may lack, as it ends at a sample."""
+
+UNREAD = ("TEL01", SEVERAL_PROCESSES)
+"""The rules of pages from which nothing is known of their engine."""
 
 MAX_NAMES = 3
 """Engines that a sentence names."""
@@ -61,11 +69,11 @@ def triage(
     true = _fired(findings, judgements)
     muted = [_muted(f, mutes, span.at) for f in true if _mute(f, mutes, span.at)]
     open_ = [f for f in true if not _mute(f, mutes, span.at)]
-    ordered = _ordered(open_)
+    ordered = _ordered(open_, span)
     healthy = is_healthy(judge, judgements, open_, span)
     return Triage(
         source=source,
-        window=DocumentWindow(span.start, span.at, round(span.fast, 3), span.cold),
+        window=DocumentWindow(span.at - span.watched, span.at, round(span.watched, 3), span.cold),
         slo=list(slo),
         healthy=healthy,
         verdict=_answer(judge, judgements, span, healthy, ordered),
@@ -148,7 +156,7 @@ def _begun(
     """The document's beginning, of what is true."""
     open_ = [f for f in true if not _mute(f, mutes, span.at)]
     healthy = is_healthy(judge, judgements, open_, span)
-    return Brief(healthy, _answer(judge, judgements, span, healthy, _ordered(open_)), open_)
+    return Brief(healthy, _answer(judge, judgements, span, healthy, _ordered(open_, span)), open_)
 
 
 @dataclass(frozen=True)
@@ -174,13 +182,13 @@ class FindingOrder:
         return not reached_from(cause, self.causes).isdisjoint(s.id for s in self.worst)
 
 
-def _ordered(open_: Sequence[Finding]) -> FindingOrder:
+def _ordered(open_: Sequence[Finding], span: EvaluationSpan) -> FindingOrder:
     symptoms = sorted((f for f in open_ if f.kind == "symptom"), key=lambda f: (-_WEIGHT[f.severity], f.code))
     felt = {s.id for s in symptoms if _WEIGHT[s.severity] > 0}
     every = [f for f in open_ if f.kind == "cause"]
     noted = {c.id for c in every if not _WEIGHT[c.severity] and reached_from(c, every).isdisjoint(felt)}
     return FindingOrder(
-        rank([c for c in every if c.id not in noted], open_),
+        rank([c for c in every if c.id not in noted], open_, span.at - span.fast),
         symptoms,
         [f for f in open_ if f.kind == "telemetry"],
         [f for f in open_ if f.kind == "note" or f.id in noted],
@@ -194,46 +202,49 @@ def _worst(symptoms: Sequence[Finding]) -> list[Finding]:
 
 
 def is_unread(finding: Finding) -> bool:
-    """Whether a finding states that the metrics page of its entity cannot be read any more."""
-    return finding.kind == "telemetry" and finding.severity == "page"
+    """Whether a finding states that nothing is known of its entity: its page cannot be read, or is of several."""
+    return finding.code in UNREAD
 
 
-def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
-    """Most likely cause first.
+def rank(causes: Sequence[Finding], fired: Sequence[Finding], recent: float = -math.inf) -> list[Finding]:
+    """Most likely cause first. recent: a moment, in seconds since the epoch.
 
-    A cause that explains one of the worst open symptoms, by way of other causes included, comes before one that does
-    not: nobody is helped by a true cause of something else. One that is for information comes after those that ask for
-    something, even where it explains them: that prompts share nothing is no answer to why their prefill is in the way
-    of others. A cause that another one explains comes after all that none explains. Then: the weight of the open
-    symptoms that it explains, its own severity, its confidence; the code settles the rest, so that equal evidence
-    always gives the same order. The same cause on several entities stands together where it is strongest, in the order
-    of their names: which engine of like ones has one symptom more changes from one look to the next. Engines whose page
-    cannot be read any more come last there: what is known of them is old, and a lever on them helps nobody.
+    One that was true last before `recent` comes after those that are true: it is about to close. A cause that explains
+    one of the worst open symptoms, by way of other causes included, comes before one that does not: nobody is helped by
+    a true cause of something else. One that is for information comes after those that ask for something, even where it
+    explains them: that prompts share nothing is no answer to why their prefill is in the way of others. A cause that
+    another one explains comes after all that none explains. Then: the weight of the open symptoms that it explains, its
+    own severity, its confidence; the code settles the rest, so that equal evidence always gives the same order. The
+    same cause on several entities stands together where it is strongest, in the order of their names: which engine of
+    like ones has one symptom more changes from one look to the next. Engines whose page cannot be read any more come
+    last there: what is known of them is old, and a lever on them helps nobody.
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
     worst = {s.id for s in _worst([f for f in fired if f.kind == "symptom"])}
     beside = {c.code for c in causes} - {c.code for c in causes if not reached_from(c, causes).isdisjoint(worst)}
     asking = {cause.code for cause in causes if _WEIGHT[cause.severity]}
 
-    def group(cause: Finding) -> tuple[bool, bool, bool, str]:
+    def group(cause: Finding) -> tuple[bool, bool, bool, bool, str]:
+        over = cause.last_true is not None and cause.last_true < recent
         weight = _WEIGHT[cause.severity]
         under = asking.intersection(cause.explained_by) if weight else cause.explained_by
-        return (bool(worst) and cause.code in beside, not weight, bool(under), cause.code)
+        return (over, bool(worst) and cause.code in beside, not weight, bool(under), cause.code)
 
     def strength(cause: Finding) -> tuple[float, int, float]:
         explained = sum(1 + severity.get(id_, 0) for id_ in cause.explained)
         return (explained, _WEIGHT[cause.severity], cause.confidence)
 
-    strongest: dict[tuple[bool, bool, bool, str], tuple[float, int, float]] = {}
+    strongest: dict[tuple[bool, bool, bool, bool, str], tuple[float, int, float]] = {}
     for cause in causes:
         strongest[group(cause)] = max(strongest.get(group(cause), (0.0, 0, 0.0)), strength(cause))
 
     unread = [f.entity.labels for f in fired if is_unread(f)]
 
-    def key(cause: Finding) -> tuple[bool, bool, bool, float, int, float, str, bool, str]:
-        of_less, for_information, under, code = group(cause)
+    def key(cause: Finding) -> tuple[bool, bool, bool, bool, float, int, float, str, bool, str]:
+        over, of_less, for_information, under, code = group(cause)
         explained, weight, confidence = strongest[group(cause)]
         return (
+            over,
             of_less,
             for_information,
             under,
@@ -255,10 +266,15 @@ def is_healthy(
     if any(f.kind != "note" and _WEIGHT[f.severity] > 0 for f in open_):
         return False
     core = [j for j in judgements if j.rule.core]
-    if judge.crashed or not core or pending_judgements(judgements):
+    if judge.crashed or not core or pending_judgements(judgements) or is_too_short(span):
         return None
     decided = all(j.outcome in ("clear", "n/a", "fired") for j in core)
     return True if decided and not unknown_load(judge, core, span) else None
+
+
+def is_too_short(span: EvaluationSpan) -> bool:
+    """Whether nothing that a window does not show can be ruled out, because it is so short."""
+    return span.watched < SHORTEST_SECONDS - ROUNDING_SECONDS
 
 
 def unknown_load(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) -> list[Labels]:
@@ -293,15 +309,26 @@ def in_time(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan)
     requests = max(by_program.values(), default=0.0)  # a frontend counts the requests of its workers once more
     if not math.isfinite(requests) or not (seen := round(requests)):
         return ""
-    bound, objective = known["ttft_bound_seconds"].values, known["slo_ttft_seconds"].values
-    every = all(bound.get(entity, math.inf) <= objective.get(entity, 0.0) for entity in kept)
+    objective = known["slo_ttft_seconds"].values
+
+    def is_below(name: str) -> bool:
+        values = known[name].values if name in known else {}
+        return all(values.get(entity, math.inf) <= objective.get(entity, 0.0) for entity in kept)
+
+    every = is_below("ttft_bound_seconds")
+    if not every and not is_below("ttft_p99_at_most"):  # a percentile inside the bucket of the objective proves nothing
+        return ""
     share = f"{seen:,} of {seen:,}" if every else f"at least 99 % of {seen:,}"
-    return f"{share} first tokens in time in {render(span.fast, 'seconds')}"
+    return f"{share} first tokens in time in {render(span.watched, 'seconds')}"
 
 
 def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan) -> str:
-    """Which metrics have values that cannot be used, if core checks that could not be decided read them, or where
-    all were decided, which engines do not report their load, in words with what to do; else empty."""
+    """That the window is too short; else which metrics have values that cannot be used, if core checks that could not
+    be decided read them, or where all were decided, which engines do not report their load, in words with what to do;
+    else empty."""
+    if is_too_short(span):
+        took = render(span.watched, "seconds")
+        return f"A window of {took} is too short to rule out trouble: at least {SHORTEST_SECONDS:.0f} s are needed."
     signals, found = judge.signals, judge.signals.unusable(span)
     undecided = [j for j in judgements if found and j.rule.core and j.outcome == "unknown" and j.verdict is not None]
     families: dict[str, None] = {}
@@ -371,9 +398,9 @@ def engine_verdict(
     of engines tell one from another. judgements: of this engine. open_: the findings about it, in the document's order.
     """
     healthy = is_healthy(judge, judgements, open_, span)
-    own = _ordered([f for f in open_ if f.entity.kind == "engine"])
+    own = _ordered([f for f in open_ if f.entity.kind == "engine"], span)
     if not own.causes or (own.worst and not own.explains_worst(own.causes[0])):
-        own = _ordered(open_)
+        own = _ordered(open_, span)
     return healthy, _answer(judge, judgements, span, healthy, own)
 
 
@@ -425,7 +452,7 @@ def _listed_unknown(unknown: Sequence[Judgement]) -> list[list[Judgement]]:
 def _in_order(fired: Sequence[Judgement], findings: Findings) -> list[list[Judgement]]:
     """The judgements of each rule, the first cause before the others: it has the choice of levers."""
     outlines = [findings.outline(judgement) for judgement in fired]
-    ordered = _ordered(outlines)
+    ordered = _ordered(outlines, findings.span)
     place = {f.id: i for i, f in enumerate((*ordered.causes, *ordered.symptoms, *ordered.telemetry))}
     order = sorted(range(len(fired)), key=lambda i: place.get(outlines[i].id, len(place)))
     return _by_rule(fired[i] for i in order)
@@ -464,7 +491,19 @@ def _coverage(
         engines=engines,
         crashed=dict(judge.crashed),
         unknown_not_listed=counts["unknown"] - listed,
+        warnings=_impossible(judge, span),
     )
+
+
+def _impossible(judge: Judge, span: EvaluationSpan) -> list[str]:
+    """Which engines report values that cannot be true, whatever reads them; at most one sentence."""
+    found = impossible(judge.signals.unusable(span))
+    names = list(dict.fromkeys(entity_title("engine", labels.keep(SCOPES["engine"])) for labels in found))
+    if not names:
+        return []
+    more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+    who = f"{', '.join(names[:MAX_NAMES])}{more} {'reports' if len(names) == 1 else 'report'}"
+    return [sentence(found, who=who)]
 
 
 _SHOWN = ("system", "version", "model", "role")

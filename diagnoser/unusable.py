@@ -32,12 +32,18 @@ def metric_text(labels: Mapping[str, str]) -> str:
     return f"{labels.get('raw', '')} ({REASONS.get(reason, reason)})"
 
 
-def sentence(found: Sequence[Labels], families: Iterable[str] = ()) -> str:
-    """Which metrics are not used, and what to do; empty where there are none. families: to name first, in order."""
+def impossible(found: Iterable[Labels]) -> list[Labels]:
+    """Of these series, those of values that cannot be true; a gauge that is NaN has no value, which is no fault."""
+    return [labels for labels in found if labels.get("reason") != "not_a_number"]
+
+
+def sentence(found: Sequence[Labels], families: Iterable[str] = (), who: str = "The engine reports") -> str:
+    """Which metrics are not used, and what to do; empty where there are none. families: to name first, in order.
+    who: reports them."""
     place = {family: i for i, family in enumerate(families)}
     ordered = sorted(found, key=lambda labels: place.get(labels.get("family", ""), len(place)))
     listed = list(dict.fromkeys(map(metric_text, ordered)))
     if not listed:
         return ""
     more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
-    return f"The engine reports values that cannot be used: {', '.join(listed[:MAX_LISTED])}{more}. {TO_DO}"
+    return f"{who} values that cannot be used: {', '.join(listed[:MAX_LISTED])}{more}. {TO_DO}"

@@ -207,6 +207,13 @@ def _check_evidence(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
                 file.line("evidence", i),
                 f"evidence: its unit must be {signal.unit}, the unit of the signal, not {query.unit}",
             )
+        if _is_rate(query.query) and query.unit not in ("per_second", "bytes"):
+            yield file.line("evidence", i), f"evidence: a rate is per_second (of bytes: bytes), not {query.unit}"
+
+
+def _is_rate(query: str) -> bool:
+    """Whether an evidence query is a counter's increase per second, and not a share of the time."""
+    return query.count("rate(") == 1 and "/" not in query and "seconds_total" not in query
 
 
 def _check_examples(rule: Rule, file: YamlFile) -> Found:

@@ -156,6 +156,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     reason: str  # for n/a and unknown: why; for clear: the comparison that was false
     since: float | None
     since_at_least: bool  # the start was not seen
+    last_true: float | None = None  # when it was, if it is not true now and only `keep` holds it open
     confidence: float  # 0..1
     confidence_words: str
     confidence_why: list[str]

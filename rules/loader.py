@@ -38,6 +38,8 @@ RULE_FOLDERS = ("codes", "levers", "signals", "params", "cases")
 
 HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 PLACEHOLDER = re.compile(r"\{(\$?[a-z][a-z0-9_]*)\}")
+_COMPARISON = re.compile(r"kvitals:(\w+)\s*[<>]=?\s*\$(\w+)(?!\s*\*)")
+"""A signal and the parameter that it is compared with."""
 
 
 @check_scalars
@@ -83,6 +85,19 @@ class Knowledge:
     def needs(self, rule: Rule) -> list[str]:
         """The signals that decide a rule's outcome: those that its `when` names."""
         return list(_signals_in(expand(rule.when, parameters(rule))))
+
+    def parameters_by_rule(self) -> dict[str, dict[str, bool]]:
+        """Rule code -> parameter -> whether a share is compared with it, so that a value above 1 is a mistake."""
+        return {
+            code: {name: name in {*self._compared_with_shares(rule)} for name in rule.params}
+            for code, rule in self.rules.items()
+        }
+
+    def _compared_with_shares(self, rule: Rule) -> Iterator[str]:
+        for name, parameter in _COMPARISON.findall(rule.when):
+            signal = self.signals.get(name)
+            if signal is not None and signal.unit == "ratio" and "_per_" not in name:  # such may be above 1
+                yield parameter
 
 
 def parameters(rule: Rule, overrides: Mapping[str, float] | None = None) -> dict[str, str]:

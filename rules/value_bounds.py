@@ -22,6 +22,7 @@ REASONS = {
     "negative": "below 0",
     "above_one": "a share above 1",
     "bucket_order": "buckets out of order",
+    "duplicate": "twice on the page",
 }
 """Why the values of a metric are not used, in words."""
 

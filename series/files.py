@@ -187,12 +187,18 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_file(path: Path) -> int:
+    """A descriptor of a file to read and write at any place, made where there is none; a link is not followed. Raises
+    OSError."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+
+
 def lock_file(path: Path) -> int:
     """Hold a lock until the returned descriptor is closed or the process ends, however it ends. Never waits.
 
     Raises FileInUseError where another one holds it, OSError where there is no such file and none can be made.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    descriptor = make_file(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -12,9 +12,11 @@ STAGE_WORDS = {
     1: ("pressure", "a full cache stores more"),
     2: ("eviction", "wanted blocks leave"),
     3: ("re-prefill", "computed a second time"),
-    4: ("latency", "queue, late first tokens"),
+    4: ("latency", "a queue, or slower first tokens"),
     5: ("throughput", "less output while demand did not fall"),
 }
+BEFORE = ", as before the cascade"
+"""Of a stage that was true when the cascade began."""
 
 
 def cascade_until(one: Mapping[str, Any]) -> float:

@@ -119,6 +119,7 @@ class PageLayout:
     created: int  # `_created` samples, which are dropped: they are start times and never move
     crowded: int = 0  # samples beyond the most of one name, which are left out
     held_bytes: int = 0  # what is kept for it until the next page with another layout, roughly
+    twice: frozenset[int] = frozenset()  # positions in `series` of those that the page has more than once
 
 
 class PageSamples(msgspec.Struct, frozen=True):
@@ -385,7 +386,8 @@ class _Builder:
         samples = [-1] * len(self.heads)
         values: list[float] = []
         types: dict[str, str] = {}
-        seen: set[Series] = set()
+        seen: dict[Series, int] = {}
+        twice: set[int] = set()
         for number, series, value in self._found:
             name = series[0]
             if name not in types:
@@ -394,13 +396,14 @@ class _Builder:
                 created += 1
             elif series in seen:
                 duplicates += 1
+                twice.add(seen[series])
             else:
-                seen.add(series)
+                seen[series] = len(values)
                 samples[number] = len(values)
                 values.append(value)
                 found.append(series)
                 found_types.append(types[name])
-        layout = PageLayout(found, found_types, duplicates, created, self._crowded, self.held_bytes)
+        layout = PageLayout(found, found_types, duplicates, created, self._crowded, self.held_bytes, frozenset(twice))
         return layout, samples, values
 
     def _comment(self, text: str) -> None:

@@ -22,9 +22,10 @@ from kvitals.series.window import NOWHERE
 Codes = npt.NDArray[np.int8]
 
 
-FAULTS = ("", "blank", "not_a_number", "out_of_range", "negative", "above_one")
+FAULTS = ("", "blank", "not_a_number", "out_of_range", "negative", "above_one", "duplicate")
 """Why a value of a page is not used, by code: 0 is that it is. `blank` and, of a gauge, `not_a_number` are how programs
-report that there is no value; the others cannot be true, and are counted as dropped."""
+report that there is no value; the others cannot be true, and are counted as dropped. Of a series that the page has
+twice (`duplicate`), nobody knows which value is true: often the pages of two programs came as one."""
 
 COUNTED = FAULTS[3:]
 
@@ -142,13 +143,14 @@ class PagePlan:
         """The codes of values. A gauge without a value is NaN by convention; any other NaN is a defect."""
         large, blank = np.abs(values) > MAX_VALUE, self.reading.system.blank
         kinds = [
+            (lowest > highest, "duplicate"),
             (np.isnan(values) & ~self.index_monotone, "not_a_number"),
             (np.isnan(values) | large, "out_of_range"),
             (values < lowest, "negative"),
             (values > highest, "above_one"),
         ]
         if blank is not None:
-            kinds.insert(0, (values >= blank, "blank"))
+            kinds.insert(1, (values >= blank, "blank"))
         return np.select([which for which, _ in kinds], [FAULTS.index(name) for _, name in kinds], 0).astype(np.int8)
 
     def dropped(self) -> dict[str, int]:
@@ -183,6 +185,7 @@ def empty_plan(layout: PageLayout, reading: Reading) -> PagePlan:
     meanings: list[Meaning | None] = reading.meanings
     scales = np.array([m.scale if m else 1.0 for m in meanings], dtype=np.float64)
     lowest, highest = _bounds_of(reading)
+    lowest[list(layout.twice)] = np.inf
     return PagePlan(
         layout,
         reading,

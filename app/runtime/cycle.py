@@ -107,7 +107,8 @@ async def judge(pipeline: Pipeline, now: float, worker: Worker) -> str:
     """The verdict of this moment; the worker evaluates expressions and judges. A query that cannot be answered, such as
     one during which the machine stood still, leaves the moment out and ends nothing."""
     try:
-        span = EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS)
+        seen = max(0.0, now - pipeline.node.window.oldest)
+        span = EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS, seen=seen)
         await in_slices(pipeline.observe_steps(span), worker.run)
         return await worker.run(pipeline.verdict)
     except PromQLError as error:

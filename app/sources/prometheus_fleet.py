@@ -8,10 +8,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from kvitals.agent import objectives
 from kvitals.app.identity import KnownEngine, address, known_engine, without_rank
 from kvitals.app.pipeline import Setup, mutes
 from kvitals.app.sources.losses import SourceLoss, with_losses
+from kvitals.app.sources.merged_engines import (
+    ALL_MERGED,
+    EngineKey,
+    engine_key,
+    merged_engines,
+    merged_text,
+    of_separate,
+)
 from kvitals.diagnoser.engine_rows import with_engines
 from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.evaluator import Judge
@@ -61,12 +71,15 @@ def judge_server(
         served = ServedFamilies(server, dialect(server, found, setup, place))
         signals = RemoteSignals(setup.knowledge, served, found.interval)
         judge = Judge(setup.knowledge, signals, setup.config.params)
-        judgements = judge_with_past(judge, signals, found.span)
+        merged = engines_of_several_sources(server, found, served.dialect)
+        judgements = of_separate(judge_with_past(judge, signals, found.span), merged)
         judging = server.asked
         source = DocumentSource("prometheus", access.url)
         document = triage(judge, judgements, found.span, source, _slo(signals, setup, at), mutes(setup.config))
         document = with_engines(document, judge, judgements, found.span)
-        losses = [SourceLoss(server.left_out)] if server.left_out else []
+        if merged and not any(judgement.rule.core for judgement in judgements):
+            document = msgspec.structs.replace(document, verdict=ALL_MERGED)
+        losses = [SourceLoss(text) for text in (server.left_out, merged_text(merged)) if text]
         losses += [SourceLoss(f"the server warned: {warning}") for warning in server.warnings]
         engines = _engines(server, signals, found)
         whole = with_losses(document, losses)
@@ -88,7 +101,8 @@ def look_at_server(access: PrometheusAccess, setup: Setup, at: float) -> tuple[S
         found = survey(server, at)
         served = ServedFamilies(server, dialect(server, found, setup))
         signals = RemoteSignals(setup.knowledge, served, found.interval)
-        found = replace(found, left_out=server.left_out)
+        merged = merged_text(engines_of_several_sources(server, found, served.dialect))
+        found = replace(found, left_out=". ".join(filter(None, (server.left_out, merged))))
         return found, presence(setup.knowledge, signals, found.span)
 
 
@@ -155,6 +169,12 @@ def dialect(server: Prometheus, found: Survey, setup: Setup, place: Mapping[str,
         f"them with {ONLY_OPTION}"
     )
     return chosen
+
+
+def engines_of_several_sources(server: Prometheus, found: Survey, of: Dialect) -> dict[EngineKey, list[str]]:
+    """The engines that a dialect reads whose figures are those of several sources together -> the labels in which the
+    sources differ. Raises ServerError."""
+    return merged_engines(server, found, {engine_key(labels) for labels, _ in _entities(server, of, found.at)})
 
 
 def _entities(server: Prometheus, of: Dialect, at: float) -> Rows:

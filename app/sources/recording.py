@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,7 +13,7 @@ import msgspec
 from kvitals.agent.node import Node
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
 from kvitals.app.sources.losses import SourceLoss
-from kvitals.app.sources.recording_reader import RecordingError, RecordingSpan, open_recording, read_span
+from kvitals.app.sources.recording_reader import RecordingError, RecordingSpan, no_record, open_recording, read_span
 from kvitals.config import Config, Seconds
 from kvitals.config.toml_tables import MAX_WINDOW_SECONDS
 from kvitals.rules.finding import DocumentSource, Triage
@@ -56,14 +57,16 @@ NOW = Moments()
 def ended_node(path: Path, config: Config, slo_sources: Mapping[str, str] | None = None) -> RecordingEnd:
     """What is known at a recording's end, where nothing is judged. slo_sources: as a node takes them.
 
-    Raises CaptureError, ConfigError.
+    Raises CaptureError, ConfigError, RecordingError.
     """
-    node, last = Node(config, slo_sources), 0.0
+    node, last = Node(config, slo_sources), -math.inf
     with open_recording(path) as reader:
         node.expect(reader.meta)
         for record in reader.decoded():
             node.ingest(record)
             last = max(last, record.t)
+    if last == -math.inf:
+        raise RecordingError(no_record(path, reader.losses()))
     node.flush(last)
     return RecordingEnd(node, reader.losses())
 
@@ -87,8 +90,10 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
         raise RecordingError(no_window(path.name, whole))
     at = min(moments.at, last) if moments.at is not None else last
     if at <= first:
+        when = "then" if at == first else f"{max(first - at, 0.1):.1f} s later"
         raise RecordingError(
-            f"{path.name} begins {first - at:.0f} s after the requested time; write +75s for a time after its start"
+            f"{path.name} has no data before the requested time, because it begins {when}; "
+            "write +75s for a time after its start"
         )
     span = span_at(first, at, moments.start)
     if span.fast < LEAST_SECONDS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,8 @@ STEP_BACK_SECONDS = 1.0
 in another order."""
 IN_ORDER = frozenset({"scrape", "host", "gpu"})
 """Collectors whose records of a target are written in the order of their times."""
+SILENT_SECONDS, SILENT_INTERVALS = 10.0, 3.0
+"""A target without a scrape for longer than both at a recording's end is not judged by what it was before."""
 MAX_LISTED = 3
 """Collectors and targets that a warning names."""
 
@@ -47,6 +49,7 @@ class RecordingReader:
         """Times of the first and the last record that was read, seconds since the epoch; NaN before the first one."""
         self.earliest, self.latest = math.inf, -math.inf
         self._latest: dict[tuple[str, str], float] = {}
+        self._scrapes: dict[str, tuple[float, int]] = {}  # by target: the first one's time, how many
         self._back: tuple[float, float] | None = None  # where times went back to, and from where
         self._stopped = False
         self._decoder = RecordDecoder()
@@ -76,7 +79,7 @@ class RecordingReader:
 
     def losses(self) -> tuple[SourceLoss, ...]:
         """What was not read so far."""
-        return (*self._damage(), *self._steps_back(), *self._undecodable())
+        return (*self._damage(), *self._steps_back(), *self._undecodable(), *self._silent())
 
     def _damage(self) -> Iterator[SourceLoss]:
         damage = self._capture.damage
@@ -111,10 +114,31 @@ class RecordingReader:
             hides=decoder.lost_known,
         )
 
+    def _silent(self) -> Iterator[SourceLoss]:
+        """Targets whose scrapes end before the recording does. A page that cannot be read is a scrape, too."""
+        ends = []
+        for target, (first, count) in self._scrapes.items():
+            last = self._latest["scrape", target]
+            interval = (last - first) / max(count - 1, 1)
+            if self.latest - last > max(SILENT_SECONDS, SILENT_INTERVALS * interval):
+                ends.append((last, target))
+        if ends:
+            names = [_name("scrape", target) for _, target in sorted(ends)[:MAX_LISTED]]
+            names += ["others"] if len(ends) > MAX_LISTED else []
+            since = min(ends)[0]
+            yield SourceLoss(
+                f"the recording has no {', no '.join(names)} after +{since - self.first:.0f} s, and it ends at "
+                f"+{self.latest - self.first:.0f} s",
+                since,
+            )
+
     def _check_order(self, record: RecordedRecord) -> bool:
         """Whether the record can be used; a step back is remembered. The window begins anew after a large one."""
         stream = record.sense, record.target
         latest = self._latest.get(stream, -math.inf)
+        if record.sense == "scrape":
+            first, count = self._scrapes.get(record.target, (record.t, 0))
+            self._scrapes[record.target] = first, count + 1
         if record.t >= latest - STEP_BACK_SECONDS:
             self._latest[stream] = max(latest, record.t)
             return True
@@ -162,9 +186,13 @@ def read_span(path: Path) -> RecordingSpan:
                 )
         losses = reader.losses()
     if math.isnan(reader.first):
-        why = "".join(f": {loss.text}" for loss in losses)
-        raise RecordingError(f"{path.name} has no record that can be read{why}")
+        raise RecordingError(no_record(path, losses))
     return RecordingSpan(reader.first, reader.last, losses)
+
+
+def no_record(path: Path, losses: Sequence[SourceLoss]) -> str:
+    """That a recording has no record that can be read, and why."""
+    return f"{path.name} has no record that can be read" + "".join(f": {loss.text}" for loss in losses)
 
 
 def span_of(path: Path) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import ssl
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import aiohttp
 
 from kvitals.dashboards.lint.boards import is_board, read_board
 from kvitals.dashboards.lint.defect import Document
-from kvitals.dashboards.lint.reading import MAX_BYTES, ReadingError
+from kvitals.dashboards.lint.reading import MAX_BYTES, ReadingError, UnreachableError
 from kvitals.series.files import read_certificates
 from kvitals.series.secret_file import SecretError, secret
 
@@ -81,7 +82,7 @@ async def _uids(session: aiohttp.ClientSession, root: str) -> list[str]:
 async def _board(session: aiohttp.ClientSession, root: str, uid: str) -> Document | str:
     try:
         data = await _get(session, f"{root}/api/dashboards/uid/{uid}")
-    except ReadingError as error:
+    except (ReadingError, UnreachableError) as error:
         return str(error)
     return read_board(data, f"{root}/d/{uid}") if is_board(data) else f"{root}/d/{uid} is not a board with panels"
 
@@ -107,9 +108,12 @@ async def _get(session: aiohttp.ClientSession, url: str) -> Any:
                     raise ReadingError(f"{url} is larger than {MAX_BYTES >> 20} MB")
             return json.loads(bytes(body))
     except TimeoutError:
-        raise ReadingError(f"{url} did not answer within {TIMEOUT_SECONDS:.0f} s") from None
+        raise UnreachableError(f"{url} did not answer within {TIMEOUT_SECONDS:.0f} s") from None
     except (aiohttp.ClientError, OSError) as error:
-        raise ReadingError(f"{url} cannot be reached: {error}") from None
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
+        raise UnreachableError(
+            f"{url.partition('/api/')[0]} cannot be reached ({why}). Is Grafana running, and is the port right?"
+        ) from None
     except (ValueError, RecursionError):
         raise ReadingError(f"{url} does not answer with JSON; is it Grafana's address?") from None
 

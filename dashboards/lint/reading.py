@@ -28,6 +28,10 @@ class _Loader(yaml.CSafeLoader):
     """The safe loader for files that anybody wrote."""
 
 
+class UnreachableError(Exception):
+    """A server cannot be reached, so it is unknown what it has."""
+
+
 class ReadingError(Exception):
     """A file is none that can be checked; the message says why and what can."""
 

@@ -37,7 +37,7 @@ def presence(knowledge: Knowledge, signals: RemoteSignals, span: EvaluationSpan)
     has = signals.served.dialect.has
     there = {family: metric for family in readers if (metric := _metric(family, knowledge, has))}
     counted = {family: expression(_count(metric)) for family, metric in there.items()}
-    everyone = expression(f"count by ({', '.join(POOL)}) ({ENTITIES})")
+    everyone = expression(_count(ENTITIES))
     answers = signals.ask([everyone, *counted.values()], span.at, shared=True)
     engines = _by_pool(answers[everyone])
     families = {family: _by_pool(answers[expr]) for family, expr in counted.items()}

@@ -20,7 +20,17 @@ from kvitals.diagnoser.twin.settings import (
     settings_now,
 )
 from kvitals.diagnoser.twin.simulated_load import ArrivalKind, SimulatedLoad, arrival_kind, of_accesses, of_histograms
-from kvitals.diagnoser.twin.step_time import FitError, StepFit, StepTime, fit_step_time, resample_factors
+from kvitals.diagnoser.twin.step_time import (
+    FRONT_END_RESTART,
+    STEP_RESTART,
+    Drift,
+    FitError,
+    StepFit,
+    drift_of,
+    fit_step_time,
+    resample_factors,
+    time_parts,
+)
 from kvitals.kvcache.accesses import Accesses
 from kvitals.series.types import Floats, Labels
 
@@ -115,6 +125,15 @@ class _Kind:
     overhead: float
     weight: float
     title: str
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """The quantities before the change; after it, with the load of before; after it, with the load of a later time."""
+
+    now: Values
+    then: Values
+    later: Values
 
 
 class _NoPredictionError(Exception):
@@ -239,7 +258,7 @@ def _kind(
         run = simulate(settings, fit.step, load, speed=fit.factors, every=every, seed=seed)
     ttft = measured["ttft_mean_seconds"] or 0.0
     missing = ttft - (float(run.ttft.mean()) if len(run.ttft) else 0.0)
-    overhead = float(np.clip(missing, 0.0, _front_end_seconds(of)))
+    overhead = float(np.clip(missing, 0.0, _front_end_seconds(of.period)))
     title = (
         "requests that arrive independently of the answers"
         if way is None
@@ -248,12 +267,18 @@ def _kind(
     return _Kind(load, fit, run, overhead, weight, title)
 
 
-def _front_end_seconds(of: TwinSubject) -> float:
+def _front_end_seconds(period: ScrapeIntervals) -> float:
     """Mean part of a first token that is neither queue nor prefill; all of it where these are not reported."""
-    parts = of.period
-    requests = max(float(np.nansum(parts.ttft_count)), 1.0)
-    inside = float(np.nansum(parts.queue_seconds) + np.nansum(parts.prefill_seconds))
-    return max((float(np.nansum(parts.ttft_seconds)) - inside) / requests, 0.0)
+    requests = max(float(np.nansum(period.ttft_count)), 1.0)
+    inside = float(np.nansum(period.queue_seconds) + np.nansum(period.prefill_seconds))
+    return max((float(np.nansum(period.ttft_seconds)) - inside) / requests, 0.0)
+
+
+def _front_end_drift(of: TwinSubject) -> Drift:
+    """How much the front end's time differs between parts of the period."""
+    rows = time_parts(np.arange(len(of.period), dtype=np.float64), _interval(of))
+    seconds = np.array([_front_end_seconds(of.period.select(slice(int(part[0]), int(part[-1]) + 1))) for part in rows])
+    return drift_of(np.log(seconds[seconds > 0]), FRONT_END_RESTART)
 
 
 def _lone(of: TwinSubject, settings: SchedulerSettings) -> float:
@@ -378,6 +403,7 @@ class _Prediction:
         self._weights = np.array([kind.weight for kind in kinds]) / sum(kind.weight for kind in kinds)
         self._rng = np.random.default_rng(seed)
         self._every = _interval(of)
+        self._front_end = _front_end_drift(of)
 
     def rows(self, draws: int, simulated: Values) -> list[TwinQuantity]:
         """A row for each quantity. Raises _NoPredictionError."""
@@ -399,43 +425,54 @@ class _Prediction:
                     f"sequences, and steps with 1, for 30 s each"
                 )
 
-    def _draw(self, number: int) -> tuple[Values, Values]:
-        """The quantities now and then, by one sample of the step time, the speeds and the way of arrivals."""
+    def _draw(self, number: int) -> _Draw:
+        """The quantities by one sample of the step time, the speeds and the way of arrivals."""
         kind = self._kinds[int(self._rng.choice(len(self._kinds), p=self._weights))]
         step = kind.fit.draws[number % len(kind.fit.draws)]
         rows = max(int(kind.load.seconds / self._every), 1)
         speed = resample_factors(kind.fit.factors, self._every, rows, self._rng)
-        now = self._simulated(self._now, step, kind, speed, number)
-        drifted = speed * kind.fit.next_speed(self._rng)
-        then = self._simulated(self._then, step, kind, drifted, number)
-        grown = then.step_seconds / now.step_seconds if now.step_seconds else 1.0
+        drift, front_end = kind.fit.drift.draw(self._rng), self._front_end.draw(self._rng)
         share = float(self._rng.random())  # of the front end's time that grows with the steps
-        overhead = kind.overhead * (1.0 - share + share * grown)
-        histograms = self._of.histograms
-        return _values(now, kind.overhead, histograms), _values(then, overhead, histograms)
 
-    def _simulated(
-        self, settings: SchedulerSettings, step: StepTime, kind: _Kind, speed: Floats, seed: int
-    ) -> SimulatedRun:
-        return simulate(settings, step, kind.load, speed=speed, every=self._every, seed=seed)
+        def simulated(settings: SchedulerSettings, load: SimulatedLoad, factor: float) -> SimulatedRun:
+            return simulate(settings, step, load, speed=speed * factor, every=self._every, seed=number)
 
-    def _row(self, name: str, several: Sequence[tuple[Values, Values]], simulated: Values) -> TwinQuantity:
+        def changed(load: SimulatedLoad) -> Values:
+            run = simulated(self._then, load, drift)
+            grown = run.step_seconds / now.step_seconds if now.step_seconds else 1.0
+            return _values(run, kind.overhead * front_end * (1.0 - share + share * grown), self._of.histograms)
+
+        now = simulated(self._now, kind.load, 1.0)
+        then, later = changed(kind.load), kind.load.next_minute(self._rng)
+        return _Draw(
+            _values(now, kind.overhead, self._of.histograms), then, then if later is kind.load else changed(later)
+        )
+
+    def _row(self, name: str, several: Sequence[_Draw], simulated: Values) -> TwinQuantity:
         title, unit = QUANTITIES[name]
         real = self._measured[name]
-        pairs = [(now[name], then[name]) for now, then in several]
-        plain = [then for _, then in pairs if then is not None]
-        scaled = [
-            real * then / now
-            for now, then in pairs
-            if real is not None and then is not None and now is not None and now > 0
-        ]
-        chosen = scaled if name in _ANCHORED and scaled else plain
+
+        def scaled(pairs: Sequence[tuple[float | None, float | None]]) -> list[float]:
+            """Simulated changes as multiples of what was measured, where the quantity is one that is."""
+            plain = [then for _, then in pairs if then is not None]
+            if name not in _ANCHORED or real is None:
+                return plain
+            return [
+                real * then / now for now, then in pairs if then is not None and now is not None and now > 0
+            ] or plain
+
+        chosen = scaled([(draw.now[name], draw.then[name]) for draw in several])
         row = TwinQuantity(name, title, unit, real, simulated[name])
         if not chosen:
             return row
-        spread = [*chosen, *plain]
+        spread = scaled([(draw.now[name], draw.later[name]) for draw in several])
+        spread += [then for draw in several if (then := draw.later[name]) is not None]
+        predicted = float(np.median(chosen))
         low, high = (float(np.quantile(spread, share)) for share in (LOW, HIGH))
-        return msgspec.structs.replace(row, predicted=float(np.median(chosen)), low=low, high=high)
+        if name in _ANCHORED:
+            # A median inside a wide bucket hides what a restart changes.
+            low, high = min(low, predicted * (1 - STEP_RESTART)), max(high, predicted * (1 + STEP_RESTART))
+        return msgspec.structs.replace(row, predicted=predicted, low=low, high=high)
 
 
 def _unpredicted(measured: Values, simulated: Values) -> list[TwinQuantity]:
@@ -453,5 +490,5 @@ def _step_document(fit: StepFit) -> dict[str, float]:
         "seconds_per_sequence": step.sequence,
         "seconds_per_context_token": step.context,
         "intervals": fit.intervals,
-        "drift": fit.drift,
+        "drift": fit.drift.deviation,
     }

@@ -18,6 +18,8 @@ FOLLOWS = -0.6
 FLOODED = 4.0
 """Maximum over median of the requests in the engine: clients that wait do not make such a queue."""
 MIN_CORRELATED = 20
+BLOCK_SECONDS = 5.0
+"""Of consecutive arrivals that stay together where others are drawn: bursts last about so long."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,20 @@ class SimulatedLoad:
     def has_chains(self) -> bool:
         """Whether hits follow from the blocks that requests look up."""
         return any(request.chain for request in self.requests)
+
+    def next_minute(self, rng: np.random.Generator) -> SimulatedLoad:
+        """The load of another time that is like this one: blocks of its arrivals, drawn with replacement. In a closed
+        loop, arrivals follow from the answers; and where hits follow from the blocks, their order counts: both stay."""
+        if self.clients or self.has_chains or not self.requests:
+            return self
+        of_block = (np.array([one.arrival for one in self.requests]) // BLOCK_SECONDS).astype(int)
+        count = int(np.ceil(self.seconds / BLOCK_SECONDS))
+        arrived = [
+            replace(self.requests[row], arrival=self.requests[row].arrival + BLOCK_SECONDS * (place - drawn))
+            for place, drawn in enumerate(rng.integers(count, size=count).tolist())
+            for row in np.flatnonzero(of_block == drawn).tolist()
+        ]
+        return replace(self, requests=tuple(sorted(arrived, key=lambda one: one.arrival)))
 
     def endless(self) -> Iterator[SimulatedRequest]:
         """The requests again and again. Blocks that only one request has are new ones in each round."""

@@ -27,6 +27,9 @@ BLOCK_SECONDS = 5.0
 """Length of the blocks of consecutive intervals that the bootstrap draws: slow moments of a machine last as long."""
 DRIFT_SECONDS = 15.0
 """Length of the parts whose speeds are compared: a change is followed by another minute, not by the same one."""
+STEP_RESTART, FRONT_END_RESTART = 0.02, 0.1
+"""Standard deviation of the logarithm of the step time, and of the front end's time, between two starts of one engine:
+of changes without an effect in `make live-twin SEED=1` (docs/measured.md)."""
 MAX_DEVIATIONS = 4.0
 HUBER = 1.5
 PRIOR_DEVIATION = 0.25
@@ -58,19 +61,48 @@ class StepTime:
 
 
 @dataclass(frozen=True)
+class Drift:
+    """How much seconds differ from one part of the time to another. deviation: standard deviation of their logarithm;
+    parts: how many it is known from. restart: the same between two starts of an engine with equal settings."""
+
+    deviation: float
+    parts: int
+    restart: float
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """A factor in another part of time after a restart: Student's t, as the deviation is known from few parts."""
+        restarted = float(rng.normal()) * self.restart
+        if self.parts < 2:
+            return float(np.exp(restarted))
+        wide = float(np.clip(rng.standard_t(self.parts - 1), -MAX_DEVIATIONS, MAX_DEVIATIONS))
+        return float(np.exp(wide * self.deviation * np.sqrt(1.0 + 1.0 / self.parts) + restarted))
+
+
+def drift_of(parts: Floats, restart: float) -> Drift:
+    """Of the logarithms of the mean seconds in parts of `DRIFT_SECONDS`."""
+    return Drift(float(np.std(parts, ddof=1)) if len(parts) > 1 else 0.0, len(parts), restart)
+
+
+def time_parts(values: Floats, interval: float) -> list[Floats]:
+    """Consecutive values, one each `interval` seconds, in parts of about `DRIFT_SECONDS`; at least two where there are
+    two values."""
+    parts = max(int(len(values) * interval / DRIFT_SECONDS), 2)
+    return [part for part in np.array_split(values, parts) if len(part)]
+
+
+@dataclass(frozen=True)
 class StepFit:
     """A fitted step time and how far it can be trusted.
 
     draws: step times of bootstrap samples. factors: measured over fitted step time, an interval each, in order. drift:
-    standard deviation of the log of the speed of one part of the time against another; parts: how many these are.
+    of the factors.
     sequences, prefill: the lowest and the highest means of a step that were seen. intervals: that were fitted.
     """
 
     step: StepTime
     draws: tuple[StepTime, ...]
     factors: Floats
-    drift: float
-    parts: int
+    drift: Drift
     sequences: tuple[float, float]
     prefill: tuple[float, float]
     context: float
@@ -79,13 +111,6 @@ class StepFit:
     def times(self, factor: float) -> StepFit:
         """Of an engine that is slower by a factor."""
         return replace(self, step=self.step.times(factor), draws=tuple(one.times(factor) for one in self.draws))
-
-    def next_speed(self, rng: np.random.Generator) -> float:
-        """A factor of the step time in another part of time: Student's t, as the deviation is known from few parts."""
-        if self.parts < 2:
-            return 1.0
-        wide = float(np.clip(rng.standard_t(self.parts - 1), -MAX_DEVIATIONS, MAX_DEVIATIONS))
-        return float(np.exp(wide * self.drift * np.sqrt(1.0 + 1.0 / self.parts)))
 
     def spread(self, prefill: float, sequences: float, context: float) -> float:
         """The 95th percentile of such a step's seconds over the 5th: how well the load determines it."""
@@ -133,7 +158,7 @@ def fit_step_time(intervals: ScrapeIntervals, *, draws: int = 40, seed: int = 0)
         StepTime(*step.tolist()),
         tuple(samples),
         factors[:means],
-        *_drift(factors[:means], design.length),
+        drift_of(np.array([np.log(part).mean() for part in time_parts(factors[:means], design.length)]), STEP_RESTART),
         (float(sequences.min()), float(sequences.max())),
         (float(prefill.min()), float(prefill.max())),
         float((context / np.maximum(sequences, 1e-9)).mean()),
@@ -238,10 +263,3 @@ def nonnegative_least_squares(matrix: Floats, target: Floats) -> Floats:
             least, best = error, np.zeros(columns)
             best[part] = solution
     return best
-
-
-def _drift(factors: Floats, length: float) -> tuple[float, int]:
-    """Standard deviation between parts of `DRIFT_SECONDS`, and how many these are."""
-    parts = max(int(len(factors) * length / DRIFT_SECONDS), 2)
-    means = [float(np.log(part).mean()) for part in np.array_split(factors, parts) if len(part)]
-    return (float(np.std(means, ddof=1)) if len(means) > 1 else 0.0), len(means)

@@ -79,9 +79,9 @@ class Losses:
     @property
     def summary(self) -> str:
         """What is lost, in a part of a sentence."""
-        parts = "1 part is" if len(self.parts) == 1 else f"{len(self.parts)} parts are"
-        when = f" between {_written(self.span[0])} and {_written(self.span[1])}" if self.span else ""
-        return f"{parts} damaged" + (f", {self.rows} rows{when}" if self.rows else when)
+        parts = "1 part is" if len(self.parts) == 1 else f"{len(self.parts):,} parts are"
+        when = f" between {time_text(self.span[0])} and {time_text(self.span[1])}" if self.span else ""
+        return f"{parts} damaged" + (f", {self.rows:,} rows{when}" if self.rows else when)
 
     def document(self) -> list[dict[str, Any]]:
         """The parts as JSON has them."""
@@ -95,7 +95,7 @@ class Losses:
 
 
 TITLES: Mapping[str, str] = {
-    "ticks": "the newest rows",
+    "ticks": "rows of the last hour",
     "segments": "all families of one target",
     "chunks": "one family of one target",
     "names": "the name of a family",
@@ -105,11 +105,12 @@ TITLES: Mapping[str, str] = {
     "episodes": "a finding",
     "batches": "requests",
     "sums": "the checksums of the rows: no row can be checked",
-    "wal": "the newest commits",
+    "wal": "the newest rows",
     "file": "the file's structure",
 }
 """What the parts are, for people."""
 
 
-def _written(moment: float) -> str:
+def time_text(moment: float) -> str:
+    """A moment, in seconds since the epoch, for people."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))

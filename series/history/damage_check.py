@@ -97,21 +97,6 @@ def _structure(connection: sqlite3.Connection) -> Iterator[Loss]:
         yield Loss("file", "", -EVER, EVER, 0, "; ".join(said))
 
 
-def note_cut(connection: sqlite3.Connection, name: str, commits: int, written: int) -> list[Loss]:
-    """Note that the newest commits are lost with the end of SQLite's log. name: of its copy. written: when it was
-    written last, in milliseconds."""
-    loss = cut(connection, name, commits, written)
-    with transaction(connection):
-        return [loss] if sums.set_aside(connection, loss, []) else []
-
-
-def cut(connection: sqlite3.Connection, name: str, commits: int, written: int) -> Loss:
-    """The loss of the newest commits: from the last row that there is to when the log was written last."""
-    there = [span[1] for span in (blocks.span(connection), wal.span(connection)) if span is not None]
-    start = max(there, default=written - 1) + 1
-    return Loss("wal", name, min(start, written), max(start, written), commits, "SQLite's log ends at a damaged frame")
-
-
 def repair(connection: sqlite3.Connection, *, thorough: bool) -> list[Loss]:
     """Restore what has a second copy, and set aside the other rows that are damaged; what is new of them. thorough:
     look at each row, which reads the whole file. Raises sqlite3.Error."""

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from kvitals.series.history import blocks, damage_check, schema, sqlite_log, sums, wal
+from kvitals.series.history import blocks, damage_check, newest_row, schema, sums, wal
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.damage import EVER, Loss, Losses
-from kvitals.series.history.schema import LOCK
 from kvitals.series.history.select import Looking
 from kvitals.series.history.wal_codec import Ids
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
@@ -146,8 +145,13 @@ class HistoryReader:
         inode = self.path.stat().st_ino if self.path.exists() else 0
         if self._connection is None or inode != self._inode:
             self._close()
+            committed = newest_row.read(self.path)
+            if text := newest_row.deleted_text(self.path):
+                raise schema.HistoryError("missing", f"{text}: the agent (`kvitals run`) keeps a new one")
             self._connection, self._inode = schema.open_for_reading(self.path), inode
-            self._read_dictionaries(self._connection)
+            with schema.snapshot(self._connection):
+                self._read_dictionaries(self._connection)
+                self._met(newest_row.lost_rows(self._connection, committed))
         return self._connection
 
     def _read_dictionaries(self, connection: sqlite3.Connection) -> None:
@@ -157,18 +161,6 @@ class HistoryReader:
             self._restored[table], losses = damage_check.sound_copies(connection, table)
             self._met(losses)
         self._met(sums.changed_rows(connection, ["segments"]))
-        self._met(self._cut(connection))
-
-    def _cut(self, connection: sqlite3.Connection) -> list[Loss]:
-        """The newest commits, where SQLite leaves them out since their log is damaged."""
-        if sqlite_log.is_being_written(self.path.with_name(LOCK)):
-            return []
-        try:
-            found = sqlite_log.examine(self.path)
-            written = round(sqlite_log.log_of(self.path).stat().st_mtime * 1000)
-        except OSError:  # it was checkpointed meanwhile
-            return []
-        return [] if found is None else [damage_check.cut(connection, "", found.lost, written)]
 
     def _close(self) -> None:
         if self._connection is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvitals.series.history import blocks, sums, wal
+from kvitals.series.history.damage import EVER
 from kvitals.series.history.schema import transaction
 
 SOME = 64
@@ -34,7 +35,10 @@ def prune(connection: sqlite3.Connection, before: int) -> int:
         for table, column in _TABLES:
             old = f"{column} < ? AND {sums.sound(connection, table)}"
             count += connection.execute(f"DELETE FROM {table} WHERE {old}", (before,)).rowcount  # noqa: S608
-        count += connection.execute("DELETE FROM damaged WHERE min(end_ms, found_ms) < ?", (before,)).rowcount
+        oldest = oldest_ms(connection)  # damage between rows that stay is still missing there
+        gone = before if oldest is None else min(before, oldest)
+        ended = "CASE WHEN end_ms >= ? THEN found_ms ELSE end_ms END"
+        count += connection.execute(f"DELETE FROM damaged WHERE {ended} < ?", (EVER, gone)).rowcount  # noqa: S608
     _give_back(connection)
     return count
 

@@ -117,6 +117,16 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def empty_log(connection: sqlite3.Connection) -> None:
+    """Move what SQLite's log has into the file, so that damage of the log loses no more than came since. What somebody
+    reads just now stays for the next time. Raises sqlite3.Error."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {round(_BUSY_SECONDS * 1000)}")
+
+
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """The file, which another process may be writing. Raises HistoryError."""
     if not path.exists():

@@ -67,6 +67,11 @@ class Log:
         return self._seq >> SEGMENT_BITS
 
     @property
+    def seq(self) -> int:
+        """Of the last tick, as in the table; of no tick before the first."""
+        return self._seq
+
+    @property
     def known(self) -> int:
         """Series in the file."""
         return int(self._count)
@@ -265,7 +270,7 @@ def read(
         " WHERE seq >= ? AND seq < ? ORDER BY seq",
         (first | block << BLOCK_BITS, beyond),
     )
-    chain = _Chain(losses, _position(first | max(block, 1) << BLOCK_BITS))
+    chain = _Chain(losses, position(first | max(block, 1) << BLOCK_BITS))
     for seq, t, data, is_sound in rows:
         tick = chain.next(seq, t, data if is_sound else None)
         if tick is None:
@@ -289,7 +294,7 @@ class _Chain:
 
     def next(self, seq: int, t: int, data: bytes | None) -> LogTick | None:
         """The tick; None where it is lost. data: None where the row is damaged."""
-        absent = _position(seq) - self._expected
+        absent = position(seq) - self._expected
         if data is None:  # whatever number it has: a tick stood here
             absent = 0
         if absent > 0:
@@ -338,7 +343,7 @@ def _begins_block(seq: int) -> bool:
     return not seq & ((1 << BLOCK_BITS) - 1) or seq & ((1 << SEGMENT_BITS) - 1) == 1
 
 
-def _position(seq: int) -> int:
+def position(seq: int) -> int:
     """How many ticks of its generation come before it."""
     block, n = divmod(seq & ((1 << SEGMENT_BITS) - 1), 1 << BLOCK_BITS)
     return (block - 1) * BLOCK_TICKS + n if block else n - 1

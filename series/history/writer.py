@@ -17,7 +17,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -29,9 +28,10 @@ from kvitals.series.history import (
     damage_check,
     downsample,
     event_log,
+    newest_row,
     retention,
     schema,
-    sqlite_log,
+    set_aside_files,
     sums,
     wal,
 )
@@ -47,8 +47,6 @@ State = Literal["off", "starting", "ok", "damaged", "paused", "failed"]
 
 MAX_WAITING = 24
 """Ticks. With more the disk is too slow, and new ones are dropped."""
-SET_ASIDE = 2
-"""Damaged files that are kept."""
 ODD_FAILURES, ODD_SECONDS = 3, 600.0
 """After so many failures of no known kind within so many seconds the file's content is taken for damaged."""
 
@@ -189,31 +187,23 @@ class History:
         make_directory(self._settings.directory)
         if self._lock is None:
             self._lock = _locked(self._settings.directory / LOCK)
-        cut = self._restore_journal()
+        committed = self._newest_row()
         connection = schema.open_for_writing(self.path)
         self._losses = Losses()
         self._losses.update(sums.set_aside_before(connection))
-        if cut is not None:
-            self._lost(damage_check.note_cut(connection, *cut))
+        self._lost(newest_row.note_lost_rows(connection, committed))
         self._lost(damage_check.repair(connection, thorough=False))
         self._file = _File(self.path, connection)
         self._say(oldest=_seconds(retention.oldest_ms(self._file.connection)))
 
-    def _restore_journal(self) -> tuple[str, int, int] | None:
-        """Set right what SQLite would leave out of its log; where that cannot be done, keep a copy. Returns that copy's
-        name, the commits that are lost, and when the log was written last in milliseconds."""
-        found = sqlite_log.examine(self.path)
-        if found is None:
-            return None
-        aside = f"{FILE}-wal.damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-        written = round(sqlite_log.log_of(self.path).stat().st_mtime * 1000)
-        sqlite_log.restore(self.path, found, aside)
-        if found.is_lost:
-            return aside, found.lost, written
-        self._tell(
-            f"history: the newest {found.lost} commits were damaged on the disk and are restored: check the disk"
-        )
-        return None
+    def _newest_row(self) -> newest_row.NewestRow | str | None:
+        """What was committed last to the history that is there; of one that somebody deleted, say so once."""
+        committed = newest_row.read(self.path) if self.path.exists() else None
+        if text := newest_row.deleted_text(self.path):
+            self._tell(f"history: {text}; a new one is started")
+        if committed is None:
+            newest_row.forget(self.path)
+        return committed
 
     def _write(self, tick: Tick) -> None:
         self._clock.look()
@@ -223,7 +213,7 @@ class History:
         assert self._file is not None
         began = time.monotonic()
         left_out = self._file.log.left_out
-        self._file.log.write(tick)
+        self._file.write(tick)
         self._count("series", self._file.log.left_out - left_out)
         oldest = self.status.oldest if self.status.oldest is not None else tick.t
         self._say(
@@ -342,13 +332,9 @@ class History:
         if self._file is not None:
             self._file.close()
             self._file = None
-        name = f"{FILE}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-        for old in sorted(self.path.parent.glob(f"{FILE}.damaged-*Z"))[: -SET_ASIDE + 1 or None]:
-            for suffix in ("", "-wal", "-shm"):
-                old.with_name(old.name + suffix).unlink(missing_ok=True)
-        for suffix in ("", "-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                self.path.with_name(FILE + suffix).rename(self.path.with_name(name + suffix))
+        with contextlib.suppress(OSError):
+            newest_row.forget(self.path)
+        name = set_aside_files.set_aside(self.path)
         self._tell(f"history: {self.path} is damaged ({why}); it is set aside as {name}, and a new one is started")
         self._say(set_aside=name, oldest=None, committed=None)
         self._attempt(self._open)
@@ -391,9 +377,22 @@ class _File:
         self.connection = connection
         self.log = wal.Log(connection)
         self.sealer = compact.Sealer(connection)
+        self._newest = newest_row.NewestRowFile(path, connection)
+        self._commits = 0
         self._inode = path.stat().st_ino
         with schema.transaction(connection):
             event_log.close_episodes(connection)
+
+    def write(self, tick: Tick) -> None:
+        """Commit a tick. Raises sqlite3.Error, and then nothing of it was written."""
+        before = self.log.seq
+        self.log.write(tick)
+        if self.log.seq != before:
+            self._newest.write(newest_row.NewestRow(self.log.seq, round(tick.t * 1000)))
+        self._commits += 1
+        if self._commits >= wal.BLOCK_TICKS:
+            self._commits = 0
+            schema.empty_log(self.connection)
 
     def is_gone(self) -> bool:
         """Whether somebody removed it, or put another in its place."""
@@ -403,6 +402,7 @@ class _File:
             return True
 
     def close(self) -> None:
+        self._newest.close()
         with contextlib.suppress(sqlite3.Error):
             self.connection.close()
 

@@ -133,9 +133,9 @@ def wait_until(so: Callable[[], bool], what: str, seconds: float = 60.0) -> None
         time.sleep(0.1)
 
 
-def wait_until_at_rest(driver: webdriver.Chrome) -> None:
-    """Wait until no run of the page's script has been under way for a second. Streamlit merges requests that come
-    during a run: a chart that reports its state then takes the page of a Back that was pressed just before it."""
+def wait_until_at_rest(driver: webdriver.Chrome, seconds: float = 1.0) -> None:
+    """Wait until no run of the page's script has been under way for `seconds`. Streamlit merges requests that come
+    during a run: a chart that reports its state then takes the page of a Back, or the click, just before it."""
     state = "return document.querySelector('[data-testid=stApp]').getAttribute('data-test-script-state')"
     last_run = time.monotonic()
 
@@ -143,7 +143,7 @@ def wait_until_at_rest(driver: webdriver.Chrome) -> None:
         nonlocal last_run
         if driver.execute_script(state) != "notRunning":
             last_run = time.monotonic()
-        return time.monotonic() - last_run >= 1.0
+        return time.monotonic() - last_run >= seconds
 
     wait_until(so, "the page is at rest")
 

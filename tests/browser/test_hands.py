@@ -65,7 +65,7 @@ JOURNEYS = (
     Journey("a link to the moment", "", TRIAGE, (_button("incident-pin"),), "A link that also shows this moment later"),
     Journey("a preset of the time range", "", TRIAGE, (_button("window"), _button("preset-60")), "Back to the end"),
     Journey("another source", "sources", "Incidents that ship", (_button("choose-few_slots"),),
-            "Requests wait for slots while the KV cache is free"),
+            "Requests wait for slots while the KV cache has room"),
 )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def follow(driver: webdriver.Chrome, label: str, page: str) -> dict[str, list[st
 
 def test_timeline_and_triage_state_the_same_verdict(url: str, driver: webdriver.Chrome) -> None:
     visit(driver, url)
-    wait_for(driver, "Requests wait for slots while the KV cache is free.")
+    wait_for(driver, "Requests wait for slots while the KV cache has room.")
     visit(driver, f"{url}/?page=timeline")
     charts(driver, 4)
     shown = driver.execute_script("return document.querySelector('.st-key-axis svg.marks').textContent")

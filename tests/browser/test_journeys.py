@@ -29,6 +29,7 @@ from tests.browser.page import (
     visit,
     wait_for,
     wait_until,
+    wait_until_at_rest,
 )
 from tests.unit.web import hostile
 
@@ -85,8 +86,9 @@ def focus(driver: webdriver.Chrome, where: str, which: int) -> None:
 
 
 def click(driver: webdriver.Chrome, by: str, where: str) -> None:
-    """Wait for an element, bring it into sight, and click it."""
+    """Wait for an element on a page that is at rest, bring it into sight, and click it."""
     wait_until(lambda: bool(driver.find_elements(by, where)), f"{where} is there")
+    wait_until_at_rest(driver, 0.3)
     found = driver.find_element(by, where)
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
     found.click()
@@ -210,9 +212,9 @@ def test_sources_are_switched_and_a_recording_is_sent(url: str, driver: webdrive
     wait_for(driver, "Incidents that ship")
     picture(driver, pictures / "sources.png")
     button(driver, "choose-few_slots")
-    wait_for(driver, "Requests wait for slots while the KV cache is free")
+    wait_for(driver, "Requests wait for slots while the KV cache has room")
     go(driver, "Triage")
-    wait_for(driver, "Requests wait for slots while the KV cache is free")
+    wait_for(driver, "Requests wait for slots while the KV cache has room")
     go(driver, "Sources")
     send(driver, HEAVY_TENANT.with_name("healthy.kvcap"))
     choose_upload(driver, "healthy.kvcap")

@@ -20,6 +20,7 @@ from kvitals.app.sources.recording import RecordingVerdict, judge_recording
 from kvitals.config import Config
 from kvitals.diagnoser.operating_point import OperatingPoint
 from kvitals.diagnoser.replays import warm_rows
+from kvitals.diagnoser.text import render
 from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules.loader import load
 from kvitals.series.promql import evaluate, parse
@@ -148,7 +149,7 @@ def test_a_lever_is_predicted_by_the_replay_of_what_if(name: str) -> None:
         sizes = (known.today, size)
         warm, _ = warm_rows(known.accesses, max(sizes))
         now, then = (row.token_hit_rate for row in what_if(known.accesses, ReplayPlan(sizes, warm=warm)))
-        assert f"{now:.1%} becomes {then:.1%}" in one.method
+        assert f"{render(now, 'ratio')} becomes {render(then, 'ratio')}" in one.method
         assert one.to - one.from_ == pytest.approx(then - now)
 
 

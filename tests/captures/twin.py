@@ -29,7 +29,7 @@ FLAGS = {"max_num_seqs": ("max-num-seqs", "slots"), "num_gpu_blocks_override": (
 SCORED = {"itl_p50_seconds": 0.15, "ttft_p50_seconds": 0.25, "finished_per_second": 0.10}
 """Quantities and the relative errors that count as close."""
 NOTICEABLE = 0.05
-"""Relative change below which a quantity has no direction."""
+"""Relative change above which a quantity changed."""
 HELD_OUT = 3
 
 
@@ -56,12 +56,20 @@ class TwinScore:
                 yield row.name, row.measured, row.predicted, row.low, row.high, actual
 
     def directions(self) -> list[bool]:
-        """Of each quantity that changed noticeably: whether the prediction has its direction."""
+        """Of each quantity whose whole range is on one side of its value before: whether it went there."""
         return [
-            (predicted > before) == (actual > before)
-            for _, before, predicted, _, _, actual in self.rows()
-            if abs(actual - before) > NOTICEABLE * before
+            (low > before) == (actual > before)
+            for _, before, _, low, high, actual in self.rows()
+            if low > before or high < before
         ]
+
+    def unstated(self) -> int:
+        """Quantities that changed noticeably although the range has their value before, so that no direction was
+        predicted."""
+        return sum(
+            low <= before <= high and abs(actual - before) > NOTICEABLE * before
+            for _, before, _, low, high, actual in self.rows()
+        )
 
     def close(self, name: str) -> list[bool]:
         """Whether a quantity was close."""
@@ -128,7 +136,10 @@ def report(several: Sequence[TwinScore]) -> None:
         ("held out", [score for score in several if score.held_out]),
     ):
         print(f"{title}: {share([score.predicted for score in chosen])} predicted")
-        print(f"  direction {share([right for score in chosen for right in score.directions()])}")
+        print(
+            f"  direction {share([right for score in chosen for right in score.directions()])}; none predicted where it"
+            f" changed by more than {NOTICEABLE:.0%}: {sum(score.unstated() for score in chosen)}"
+        )
         for name, tolerance in SCORED.items():
             print(
                 f"  {name} within {tolerance:.0%}: {share([close for score in chosen for close in score.close(name)])}"

@@ -27,6 +27,7 @@ class Engine:
     number: int
     usual: Loop
     fault: Loop | None = None
+    team: str = ""  # a label that is no part of the engine's identity
 
     @property
     def node(self) -> str:
@@ -106,6 +107,7 @@ def _lines(fleet: Fleet, engines: Sequence[Engine]) -> Iterator[list[str]]:
         for labels, values in _series(fleet, engine):
             if labels := _placed(labels, fleet, engine):
                 name = labels.pop(METRIC_NAME)
+                labels |= {"team": engine.team} if engine.team else {}
                 series = name + "{" + ",".join(f'{k}="{escape(v)}"' for k, v in labels.items()) + "} "
                 yield [f"{series}{_text(v)}{stamp}" for v, stamp in zip(values.tolist(), stamps, strict=True) if v == v]
 

@@ -8,13 +8,14 @@ Without the commands `prometheus` and `promtool` the tests fail; they are never 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kvitals.app.pipeline import Setup
+from kvitals.app.sources.merged_engines import ALL_MERGED
 from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server, look_at_server
 from kvitals.config import Config, SloTable
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
@@ -137,6 +138,43 @@ def test_check_tells_what_the_pool_has_and_what_nobody_has(
 def test_a_server_without_engines_says_so(tmp_path: Path) -> None:
     with prometheus(tmp_path) as server, pytest.raises(ServerError, match="nothing was scraped"):
         judged((Fleet([]), server), at=1_767_225_600.0)
+
+
+@pytest.mark.parametrize("made", [of_families, of_pages])
+def test_engines_that_the_server_adds_up_get_no_verdict(made: Callable[[int, int], Fleet], tmp_path: Path) -> None:
+    """Two teams name their nodes alike and write to one server: labels of the teams are no part of an identity."""
+    four = made(4, 1)
+    teams = [replace(engine, team=team) for engine in four.engines[:2] for team in ("a", "b")]
+    both = replace(four, engines=[*teams, *four.engines[2:]])
+    (tmp_path / "data").mkdir()
+    backfill(both, tmp_path / "data")
+    with prometheus(tmp_path) as server:
+        document = judged((both, server)).document
+        access = PrometheusAccess(f"http://127.0.0.1:{server.port}")
+        found, there = look_at_server(access, Setup(KNOWLEDGE, Config()), both.end)
+    (warning,) = [text for text in document.coverage.warnings if "several sources" in text]
+    assert all(engine.address in warning for engine in four.engines[:2])
+    assert "The sources differ only in team." in warning
+    assert found.left_out == warning
+    assert sum(there.engines.values()) == 4
+    merged = {engine.address for engine in four.engines[:2]}
+    rows = {row.entity.labels["engine"].partition("/")[0]: row for row in document.engines}
+    assert len(rows) == 4
+    assert all(rows[address].healthy is None for address in merged)
+    assert not any(f.entity.labels.get("engine", "").partition("/")[0] in merged for f in document.causes)
+    assert document.healthy is not True
+
+
+@pytest.mark.parametrize("made", [of_families, of_pages])
+def test_a_server_that_adds_up_every_engine_has_no_verdict(made: Callable[[int, int], Fleet], tmp_path: Path) -> None:
+    """It said that no engine was seen, beside their names."""
+    two = made(2, 1)
+    teams = replace(two, engines=[replace(engine, team=team) for engine in two.engines for team in ("a", "b")])
+    (tmp_path / "data").mkdir()
+    backfill(teams, tmp_path / "data")
+    with prometheus(tmp_path) as server:
+        document = judged((teams, server)).document
+    assert (document.healthy, document.verdict) == (None, ALL_MERGED)
 
 
 @pytest.mark.parametrize("kind", ["agents", "engines"])

@@ -6,6 +6,7 @@ import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +38,7 @@ from kvitals.config import (
     normal_url,
     read_targets,
 )
+from kvitals.rules.loader import load as load_knowledge
 from tests.support.loops import for_each
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
@@ -345,11 +347,27 @@ def test_codes_that_there_are_not() -> None:
         rule = "XYZ99"
         reason = "x"
     """)
-    assert check_codes(config, {"KVC05": ["refault_share"], "LAT01": []}) == [
+    assert check_codes(config, {"KVC05": {"refault_share": True}, "LAT01": {}}) == [
         "/etc/kvitals/kvitals.toml: [[mute]] rule 'XYZ99' does not exist",
         "/etc/kvitals/kvitals.toml: [params.KVC05] has no parameter 'refault_shar'; did you mean 'refault_share'?",
         "/etc/kvitals/kvitals.toml: [params.KVC55]: this rule does not exist; did you mean 'KVC05'?",
     ]
+
+
+def test_a_share_that_is_written_in_percent() -> None:
+    """KVC01 was silenced for ever, and `kvitals config` called the file valid."""
+    known = load_knowledge().parameters_by_rule()
+    config = made("""
+        [params.KVC01]
+        kv_high = 99
+        [params.KVC06]
+        full = 1.5
+    """)
+    assert check_codes(config, known) == [
+        "/etc/kvitals/kvitals.toml: [params.KVC01] kv_high = 99: a share is from 0 to 1; 95 % is written as 0.95"
+    ]
+    defaults = {code: {n: p.default for n, p in rule.params.items()} for code, rule in load_knowledge().rules.items()}
+    assert check_codes(msgspec.structs.replace(config, params=defaults), known) == []
 
 
 class TestWhere:

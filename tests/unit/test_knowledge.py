@@ -49,7 +49,7 @@ def test_files_that_ship_mean_what_pyyaml_reads_in_them() -> None:
 
 def test_no_code_that_was_asked_for_is_missing() -> None:
     assert len(CODES) == len(set(CODES)) == 189
-    assert set(CODES) == KNOWLEDGE.rules.keys()
+    assert set(CODES) <= KNOWLEDGE.rules.keys()
 
 
 def test_no_lever_that_was_asked_for_is_missing() -> None:

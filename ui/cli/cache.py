@@ -17,7 +17,7 @@ from rich.text import Text
 from kvitals.app.cache import CacheReport, of_agent, of_engines, of_recording
 from kvitals.app.errors import UsageError
 from kvitals.rules.loader import Knowledge
-from kvitals.ui.cascade_text import STAGE_WORDS, cascade_sentences, cascade_until, tenant_name
+from kvitals.ui.cascade_text import BEFORE, STAGE_WORDS, cascade_sentences, cascade_until, tenant_name
 from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
@@ -208,7 +208,7 @@ def _cascade(one: Mapping[str, Any], names: Mapping[str, str], console: Console)
             continue
         start = min(round(columns * (onset["began"] - began) / span), columns - 1)
         line.append("·" * start, style="dim").append("█" * (columns - start), style="red" if stage > 2 else "yellow")
-        line.append(f"  +{onset['began'] - began:.0f} s  {what}" + (" (was so)" if onset["before"] else ""))
+        line.append(f"  +{onset['began'] - began:.0f} s  {what}{BEFORE if onset['before'] else ''}")
         print_hanging(line, console, columns + 25)
     for sentence in cascade_sentences(one, names):
         print_hanging(f"    {sentence}", console, LABEL + 2)

@@ -192,7 +192,7 @@ def setup(args: argparse.Namespace) -> Setup:
     config = configuration(args)
     directories = (*args.rules, *config.agent.rules)
     known = knowledge(directories)
-    for line in check_codes(config, {code: rule.params for code, rule in known.rules.items()}):
+    for line in check_codes(config, known.parameters_by_rule()):
         status_console().print(line, style="yellow")
     return Setup(known, config, dict.fromkeys(parse_slo(args.slo), "command line"), directories)
 

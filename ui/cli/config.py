@@ -100,7 +100,7 @@ def check(args: argparse.Namespace) -> int:
         raise UsageError(f"{path} is not valid\n{error}") from error
     known = load_knowledge(config.agent.rules)
     problems = [*_file_problems(config)] if args.offline else []  # the targets below show these problems otherwise
-    problems += [*map(str, known.problems), *check_codes(config, {c: rule.params for c, rule in known.rules.items()})]
+    problems += [*map(str, known.problems), *check_codes(config, known.parameters_by_rule())]
     chosen = Setup(known, config, {}, config.agent.rules)
     console = answer_console()
     console.print(Text(f"{path}: valid" if not problems else f"{path}: valid, with problems", style="bold"))

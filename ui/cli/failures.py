@@ -40,6 +40,8 @@ def failure_text(error: Exception) -> str:
 
 
 def _explained(error: Exception) -> tuple[str, int]:
+    if isinstance(error, HistoryError) and error.reason == "corrupt":
+        return str(error), EXIT_UNKNOWN
     if isinstance(error, BAD_USE):
         return str(error), EXIT_BAD_USE
     if isinstance(error, AgentError | ServerError | NoEngineError):

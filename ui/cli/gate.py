@@ -79,9 +79,7 @@ def do(args: argparse.Namespace) -> int:
 def _add_play(actions: Any) -> None:
     play = actions.add_parser("play", help="play incidents against a candidate: exit code 1 if an incident returns")
     play.add_argument("incidents", nargs="+", type=Path, metavar="INCIDENT", help=".kvcap, extracted load, directory")
-    play.add_argument(
-        "--against", required=True, metavar="URL", help="the candidate: an engine that serves no other requests"
-    )
+    play.add_argument("--against", metavar="URL", help="the candidate: an engine that serves no other requests")
     play.add_argument(
         "--model", default="", metavar="NAME", help="model to request (default: the first that the engine lists)"
     )
@@ -103,7 +101,9 @@ def _add_play(actions: Any) -> None:
 
 def _play(args: argparse.Namespace) -> int:
     limits = _limits(args)
-    url = parse_url(args.against, "--against").removesuffix("/metrics")
+    if not args.against and not args.dry_run:
+        raise UsageError("name the candidate with --against URL, or print the requests with --dry-run")
+    url = parse_url(args.against, "--against").removesuffix("/metrics") if args.against else ""
     chosen, console = setup(args), status_console()
     if args.keep is not None and not args.keep.is_dir():
         raise UsageError(f"--keep {args.keep}: no such directory; create it first")

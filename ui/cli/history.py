@@ -14,17 +14,21 @@ from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kvitals.app.errors import UsageError
 from kvitals.app.history_recorder import history_file
 from kvitals.series.files import replace_on_success
-from kvitals.series.history import event_log, retention, schema
+from kvitals.series.history import event_log, schema
 from kvitals.series.history.damage import TITLES, Losses
 from kvitals.series.history.export import FORMATS, export
+from kvitals.series.history.prune import PrunedHistory, prune_history
 from kvitals.series.history.reader import HistoryReader
+from kvitals.series.history.set_aside_files import set_aside_files, set_aside_text
 from kvitals.series.promql import PromQLError, Selector, parse
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 from kvitals.ui.cli.common import (
+    EXIT_FINDINGS,
     EXIT_UNKNOWN,
     add_config_option,
     answer_console,
@@ -52,7 +56,7 @@ def add(commands: Any) -> None:
     one.add_argument("--json", action="store_true", help="as JSON")
     _add_range(one)
     one.set_defaults(do=do_check)
-    one = actions.add_parser("export", help="samples in the format of other programs")
+    one = actions.add_parser("export", help="samples in the format of other programs; exit code 1 if none matches")
     _add_range(one)
     one.add_argument("--match", metavar="SELECTOR", help="such as '{engine=\"chat-a\"}' or kvitals_kv_usage_ratio")
     one.add_argument("--format", choices=FORMATS, default="csv", help="csv, parquet, or openmetrics for promtool (csv)")
@@ -107,7 +111,7 @@ def do_list(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(_document(kept, path), indent=2) + "\n")
     else:
         _show(kept, path, answer_console())
-    _report(kept.losses)
+    _report(kept.losses, path)
     return 0
 
 
@@ -115,22 +119,30 @@ def do_check(args: argparse.Namespace) -> int:
     path = _path(args)
     losses = HistoryReader(path).inspect(*_range(args))
     if args.json:
-        sys.stdout.write(json.dumps({"path": str(path), "damaged": losses.document()}, indent=2) + "\n")
+        document = {"path": str(path), "damaged": losses.document(), "set_aside": _set_aside(path)}
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
     elif not losses:
         answer_console().print(f"{path}: no damage found")
     for loss in () if args.json else losses:
         when = f"{moment(loss.start / 1000)} to {moment(loss.end / 1000)}" if loss.has_time else "time unknown"
-        rows = f", {loss.rows} rows" if loss.rows else ""
+        rows = f", {loss.rows:,} rows" if loss.rows else ""
         where = f"{loss.table} {loss.key}".strip()
         print_hanging(f"{when}{rows}: {TITLES[loss.table]} ({where}): {loss.why}", answer_console(), 4)
-    _report(losses)
-    return EXIT_UNKNOWN if losses else 0
+    _report(losses, path)
+    return EXIT_UNKNOWN if losses or set_aside_files(path) else 0
 
 
-def _report(losses: Losses) -> None:
-    """State on stderr what is damaged."""
-    if losses:
-        status_console().print(losses.message, style="yellow")
+def _set_aside(path: Path) -> list[str]:
+    return [str(one.path) for one in set_aside_files(path)]
+
+
+def _report(losses: Losses, path: Path | None = None) -> None:
+    """State on stderr what is damaged; with a path, also the histories beside it that are set aside."""
+    texts = [losses.message] if losses else []
+    if path is not None:
+        texts += [set_aside_text(set_aside_files(path))]
+    for text in filter(None, texts):
+        print_hanging(Text(text, style="yellow"), status_console(), 2)
 
 
 def _kept(reader: HistoryReader, path: Path) -> _Kept:
@@ -160,7 +172,7 @@ def _document(kept: _Kept, path: Path) -> dict[str, Any]:
         "path": str(path), "bytes": kept.bytes, "log_bytes": kept.waiting, "from": start, "to": end,
         "thinned_until": kept.thinned or None, "events": kept.events, "findings": kept.findings,
         "requests": kept.requests, "families": [asdict(family) for family in kept.families],
-        "damaged": kept.losses.document(),
+        "damaged": kept.losses.document(), "set_aside": _set_aside(path),
     }  # fmt: skip
 
 
@@ -225,14 +237,18 @@ def do_export(args: argparse.Namespace) -> int:
     if args.out is None:
         if args.format == "parquet":
             raise UsageError("parquet is a binary format: name a file with --out")
-        export(reader, matchers, start, end, args.format, sys.stdout.buffer)
+        count = export(reader, matchers, start, end, args.format, sys.stdout.buffer)
     else:
         with _new_file(args.out) as out:
             count = export(reader, matchers, start, end, args.format, out)
         status_console().print(f"{count} samples in {args.out}")
     losses = reader.inspect(start, end)
     _report(losses)
-    return EXIT_UNKNOWN if losses else 0
+    if not count:
+        status_console().print(
+            "no sample matches: `kvitals history list` shows the families and the time", style="yellow"
+        )
+    return EXIT_UNKNOWN if losses else EXIT_FINDINGS if not count else 0
 
 
 def do_prune(args: argparse.Namespace) -> int:
@@ -243,21 +259,26 @@ def do_prune(args: argparse.Namespace) -> int:
     path = _path(args)
     HistoryReader(path).span()  # says it where there is none
     size = schema.size_of(path)
-    try:
-        connection = schema.open_for_writing(path)
-        try:
-            while before is not None and retention.prune(connection, before):
-                pass
-            while most is not None and retention.shrink(connection, most):
-                pass
-            connection.execute("PRAGMA incremental_vacuum").fetchall()
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise schema.failure(error, path) from error
+    stays = prune_history(path, before, most)
     status_console().print(f"{_size(size)} before, {_size(schema.size_of(path))} now")
-    return 0
+    for line in _staying(stays):
+        print_hanging(Text(line, style="yellow"), status_console(), 2)
+    return EXIT_FINDINGS if any(_staying(stays)) else 0
+
+
+def _staying(stays: PrunedHistory) -> Iterator[str]:
+    if stays.rows:
+        yield (
+            f"{stays.rows:,} rows before that time stay: the agent is writing this hour. Run the command again in an "
+            f"hour, or stop the agent first"
+        )
+    if stays.bytes:
+        yield (
+            f"{_size(stays.bytes)} more than --max-size stay: the hour that the agent is writing, and the names of all "
+            f"series"
+        )
+    for file in stays.files:
+        yield f"{file.path} stays, because it was set aside after that time: it may have older data. Delete it yourself"
 
 
 @contextmanager

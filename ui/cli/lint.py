@@ -24,11 +24,11 @@ from kvitals.dashboards.lint.grafana_server import GrafanaAccess, read_grafana
 from kvitals.dashboards.lint.lint import lint
 from kvitals.dashboards.lint.metrics import Metrics
 from kvitals.dashboards.lint.pages import PageFacts, read_page
-from kvitals.dashboards.lint.reading import ReadingError, read_path
+from kvitals.dashboards.lint.reading import ReadingError, UnreachableError, read_path
 from kvitals.diagnoser.sizing.quantity import several
 from kvitals.rules.engine_map import systems
 from kvitals.series.json_text import encode_json
-from kvitals.ui.cli.common import add_rules_option, answer_console, knowledge, status_console
+from kvitals.ui.cli.common import EXIT_UNKNOWN, add_rules_option, answer_console, knowledge, status_console
 from kvitals.ui.cli.narrow import print_hanging, print_to_copy
 
 EXIT_CLEAN, EXIT_DEFECTS, EXIT_NOT_ALL = 0, 1, 3
@@ -81,6 +81,9 @@ def do(args: argparse.Namespace) -> int:
         documents, left_out = _documents(args)
     except ReadingError as error:
         raise UsageError(str(error)) from error
+    except UnreachableError as error:
+        status_console().print(f"kvitals: {error}")
+        return EXIT_UNKNOWN
     report = lint(documents, _metrics(args, versions, pages), left_out)
     if args.no_warnings:
         report = msgspec.structs.replace(report, defects=[one for one in report.defects if one.weight == "error"])

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from kvitals.app.escaping import plain
 from kvitals.ui.cli import standard_streams
 from kvitals.ui.cli.help_layout import HelpLayout, lay_out
-from kvitals.ui.cli.launch import EXIT_INTERRUPTED, STOPPED, stop
+from kvitals.ui.cli.launch import STOPPED, interrupted_code, stop
 from kvitals.ui.cli.standard_streams import OutputError
 
 GROUPS = {
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             print(f"kvitals: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print(STOPPED, file=sys.stderr)
-        code = EXIT_INTERRUPTED
+        code = interrupted_code(words)
     sys.exit(code)
 
 

@@ -151,7 +151,8 @@ def judge(args: argparse.Namespace) -> Triage:
 def check(args: argparse.Namespace) -> int:
     """`check --prometheus`: which families the server has, of how many engines of each pool, and which nobody has.
 
-    Returns 0 where every pool shows its load and its latency, else 1. Raises UsageError, ServerError.
+    Returns 0 where every pool shows its load and its latency and no engine is left out, else 1. Raises UsageError,
+    ServerError.
     """
     from kvitals.app.sources.prometheus_fleet import look_at_server
 
@@ -180,7 +181,7 @@ def check(args: argparse.Namespace) -> int:
     whole = there.engines and all(
         there.families.get(family, {}).get(pool) for pool in there.engines for family in _LEAST
     )
-    return 0 if whole else 1
+    return 0 if whole and not found.left_out else 1
 
 
 def _pools(there: Presence) -> list[dict[str, Any]]:

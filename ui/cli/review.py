@@ -27,6 +27,7 @@ from kvitals.ui.cli.common import (
     add_judging_options,
     parse_duration,
     parse_past,
+    say_notes,
     setup,
     status_console,
 )
@@ -73,6 +74,7 @@ def do(args: argparse.Namespace) -> int:
     prices = gpu_prices(chosen.config, *_prices(args.price), args.gpus)
     began = time.monotonic()
     with _source(args, chosen, start, end) as source:
+        say_notes(source.series.notes)
         found = review_of(source, chosen, start, prices)
     try:
         files = write(found, args.out)

@@ -319,6 +319,8 @@ def _inputs(args: argparse.Namespace, found: ObservedLoad, model: Model, chosen:
         raise UsageError(
             "the request rate is missing: give --peak RATE, or an agent, a recording or a --trace that contains it"
         )
+    if (args.peak or args.rate) and peak is not None and mean is not None and mean > peak:
+        raise UsageError(f"the average rate ({mean:g}/s) is above the peak ({peak:g}/s): check --rate and --peak")
     load = Workload(
         peak=peak if peak is not None else mean or 0.0,
         mean=mean,

@@ -12,6 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from kvitals.agent.requests.assembly import BY_TOKENS
 from kvitals.agent.requests.first_token_flame import FirstTokenFlame, FlameDifference, difference
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.app.errors import UsageError
@@ -247,7 +248,9 @@ def _head(record: RequestRecord) -> Text:
     line.append(f"  {seconds(record.e2e)}", style="bold")
     line.append(f"  first token {seconds(record.ttft)}")
     if record.itl is not None:
-        line.append(f", then one each {seconds(record.itl)}")
+        by_tokens = record.sources.get("itl", "").startswith(BY_TOKENS)
+        parts = "tokens" if by_tokens else "chunks"  # a chunk may have several tokens
+        line.append(f", then {seconds(record.itl)} between {parts}")
     if not record.complete:
         line.append("  incomplete", style="yellow")
     return line

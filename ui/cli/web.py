@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -63,6 +64,7 @@ def do(args: argparse.Namespace) -> int:
             raise UsageError(f"port {args.port} is in use; choose another with --port")
     print(f"web page  http://{args.address}:{args.port}\nCtrl-C stops.", flush=True)
     command = page_process.command(args.port, settings, args.address)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the page can end without a traceback
     os.execve(sys.executable, command, page_process.environment(settings))  # noqa: S606 (our own command)
 
 

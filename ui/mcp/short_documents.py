@@ -141,9 +141,12 @@ class FindingEvidence(Struct, frozen=True):
 
 
 class ComparedVerdict(Struct, frozen=True):
+    """warnings: what could not be read of the source."""
+
     name: str
     verdict: str
     causes: list[str]
+    warnings: list[str] = []
 
 
 class ShortComparison(Struct, frozen=True):
@@ -404,9 +407,11 @@ def short_inspection(inspection: Inspection, quoter: NameQuoter) -> ShortInspect
 
 
 def _side(side: ComparedSource, sizes: Sizes) -> ComparedVerdict:
-    verdict = NameQuoter.of_document(side.document).sentence(side.document.verdict, sizes.characters)
-    causes = [f"{one.code} {one.title}" for one in side.document.leading_causes[: sizes.items]]
-    return ComparedVerdict(bounded_name(side.name), verdict, causes)
+    quoter, document = NameQuoter.of_document(side.document), side.document
+    verdict = quoter.sentence(document.verdict, sizes.characters)
+    causes = [f"{one.code} {one.title}" for one in document.leading_causes[: sizes.items]]
+    warnings = [quoter.sentence(one, sizes.characters) for one in document.coverage.warnings[: sizes.items]]
+    return ComparedVerdict(bounded_name(side.name), verdict, causes, warnings)
 
 
 def _short_finding(finding: Finding, quoter: NameQuoter, sizes: Sizes) -> ShortFinding:

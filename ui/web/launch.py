@@ -11,10 +11,6 @@ import sys
 import threading
 import time
 
-from streamlit import net_util
-from streamlit.web import cli
-
-from kvitals.agent import garbage
 from kvitals.app.page_settings import read
 
 WHOLE = ("pandas", "pyarrow", "altair")
@@ -26,7 +22,17 @@ END_SECONDS = 5.0
 
 
 def main() -> None:
-    """Serve. Streamlit would ask a host on the Internet for this machine's address at a request from elsewhere."""
+    """Serve. Streamlit would ask a host on the Internet for this machine's address at a request from elsewhere.
+
+    Ctrl-C ends it without a word while it starts, which takes seconds; the server has its own way.
+    """
+    signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # whoever became this program blocked it
+    from streamlit import net_util
+    from streamlit.web import cli
+
+    from kvitals.agent import garbage
+
     if read().ends_with_parent:
         threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     net_util.get_external_ip = lambda: None

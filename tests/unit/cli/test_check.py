@@ -98,9 +98,18 @@ def test_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
     assert "give one recording, without URLs" in capsys.readouterr().err
 
 
-def test_an_agent_is_named_and_what_to_check_instead(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("check", "is a kvitals agent, but check reads engines. Name the engines"),
+        ("compare", "is a kvitals agent, but compare reads engines and recordings: name the engines"),
+    ],
+)
+def test_an_agent_is_named_and_what_to_check_instead(
+    command: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     pipeline = judge_recording(HEAVY_TENANT, Setup(load(), Config())).pipeline
     with served(pipeline) as agent, pytest.raises(SystemExit) as ended:
-        main(["check", agent])
+        main([command, agent, *([str(HEAVY_TENANT)] if command == "compare" else [])])
     assert ended.value.code == 2
-    assert "is a kvitals agent, but check reads engines. Name the engines" in capsys.readouterr().err
+    assert says in " ".join(capsys.readouterr().err.split())

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kvitals.agent.records import FactsRecord, encode
 from kvitals.app.demo import FOLDER, HEAVY_TENANT
 from kvitals.series import recordings
 from kvitals.series.recordings import CaptureReader, Record
@@ -49,10 +50,10 @@ def flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-def rewritten(path: Path, change: Callable[[Record], Record], *more: Record) -> bytes:
-    """A recording with valid checksums whose records are changed, and with more of them at its end."""
+def rewritten(path: Path, change: Callable[[Record], Record | None], *more: Record) -> bytes:
+    """A recording with valid checksums whose records are changed or left out (None), with more at its end."""
     with CaptureReader.open(path) as reader:
-        records = [*(change(record) for record in reader), *more]
+        records = [*(now for record in reader if (now := change(record))), *more]
     chunks = []
     for begin in range(0, len(records), 31):
         packed = [msgspec.msgpack.encode(one) for one in records[begin : begin + 31]]
@@ -119,6 +120,10 @@ def damaged() -> dict[str, tuple[bytes, int, str]]:
 
     with CaptureReader.open(HEALTHY) as reader:
         last = list(reader)[-1].t
+    facts = encode(FactsRecord(t=last, target="http://127.0.0.1:1/metrics", source="version endpoint"))
+    silent = rewritten(
+        HEALTHY, lambda record: None if record.sense == "scrape" and record.t > last - 30.0 else record, facts
+    )
     newer = Record(last, "fan", "", msgspec.msgpack.encode({"type": "fan", "t": last}))
     with_newer = rewritten(HEALTHY, lambda record: record, newer)
     return {
@@ -133,6 +138,7 @@ def damaged() -> dict[str, tuple[bytes, int, str]]:
         "data after the end": (whole + b"\0" * 50, 3, "continues after its end mark"),
         "pages that cannot be decoded": (rewritten(HEALTHY, broken), 3, "cannot be decoded"),
         "records of a newer version": (with_newer, 0, "a newer kvitals wrote them"),
+        "no scrapes at its end": (silent, 3, "after +"),
         "a clock set back": (rewritten(HEALTHY, set_back()), 3, "go back by"),
     }
 

@@ -156,7 +156,8 @@ def test_letters_that_an_encoding_lacks_are_replaced_by_some_that_it_has() -> No
     assert "日".encode("ascii", letters.NAME) == b"?"
 
 
-def test_ctrl_c_before_the_command_line_is_read_is_one_line() -> None:
+@pytest.mark.parametrize(("word", "exit_code"), [("triage", 130), ("run", 0)])
+def test_ctrl_c_before_the_command_line_is_read_is_one_line(word: str, exit_code: int) -> None:
     code = """
 import os, signal, sys
 class Interrupt:
@@ -167,8 +168,8 @@ sys.meta_path.insert(0, Interrupt())
 from kvitals.ui.cli.launch import main
 main()
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (ran.returncode, ran.stderr) == (130, "kvitals: stopped\n")
+    ran = subprocess.run([sys.executable, "-c", code, word], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (exit_code, "kvitals: stopped\n")
 
 
 @for_each("word", ["--version", "--help"])

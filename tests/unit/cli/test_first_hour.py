@@ -217,6 +217,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
 
 
 def test_ctrl_c_while_a_demo_is_judged_is_one_line_at_once() -> None:
+    """Ctrl-C is the normal end of `run`, also before it listens."""
     command = [sys.executable, "-c", INTERRUPTED_DEMO]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr) == (130, "kvitals: stopped\n")
+    assert (done.returncode, done.stderr) == (0, "kvitals: stopped\n")

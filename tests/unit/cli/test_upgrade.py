@@ -120,6 +120,10 @@ def test_what_cannot_be_compared(system: str, before: str, after: str, error: ty
         compared(system, before, after)
 
 
+def test_a_version_may_be_written_as_the_tag_of_its_release() -> None:
+    assert compared("vllm", "v0.28.0", "v0.32.0") == compared("vllm", "0.28.0", "0.32.0")
+
+
 def test_a_command_line_of_another_engine_is_refused() -> None:
     with pytest.raises(UpgradeError, match="does not start vllm"):
         compared("vllm", "0.28.0", "0.32.0", "sglang serve --model-path m")

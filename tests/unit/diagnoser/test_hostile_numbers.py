@@ -91,6 +91,15 @@ def test_an_engine_that_stops_sending_true_values_is_not_idle() -> None:
     assert document.healthy is None and "num_requests_running (below 0)" in document.verdict
 
 
+@pytest.mark.parametrize("there", ["", "1"], ids=["the same values", "other values"])
+def test_pages_of_two_programs_in_one_are_not_healthy(there: str) -> None:
+    """Each series stands twice on the page, and the first one was believed."""
+    idle = re.sub(r"(?m)^(vllm:num_requests_\w+\{[^}]*\}) \S+$", r"\1 0", PAGE)
+    document = alone([idle + VALUE.sub(rf"\1 {there}0", idle)] * 20)
+    assert document.healthy is None
+    assert "(twice on the page)" in document.verdict
+
+
 def test_one_scrape_without_a_value_leaves_an_idle_engine_healthy() -> None:
     idle = re.sub(r"(?m)^(vllm:num_requests_\w+\{[^}]*\}) \S+$", r"\1 0", PAGE)
     none = re.sub(r"(?m)^(vllm:num_requests_\w+\{[^}]*\}) \S+$", r"\1 NaN", PAGE)

@@ -29,11 +29,13 @@ def judge() -> Judge:
 
 
 def order(judge: Judge, *fired: str) -> list[str]:
-    """The causes as ranked; each written as CODE engine."""
+    """The causes as ranked; each written as CODE engine, or CODE engine SECONDS since it was true last."""
     judgements = []
     for one in fired:
-        code, engine = one.split()
-        judgements.append(Judgement(KNOWLEDGE.rules[code], Labels({"engine": engine}), "fired", "", None))
+        code, engine, *over = one.split()
+        last = SPAN.at - float(over[0]) if over else None
+        rule = KNOWLEDGE.rules[code]
+        judgements.append(Judgement(rule, Labels({"engine": engine}), "fired", "", None, last_true=last))
     document = triage(judge, judgements, SPAN, DocumentSource("live", "x"))
     return [f"{cause.code} {cause.entity.title}" for cause in document.causes]
 
@@ -64,3 +66,11 @@ def test_an_engine_whose_page_cannot_be_read_comes_last(judge: Judge) -> None:
     fired = ("SCH01 a", "SCH01 b", "LAT01 a", "LAT01 b")
     assert order(judge, *fired) == ["SCH01 a", "SCH01 b"]
     assert order(judge, *fired, "TEL01 a") == ["SCH01 b", "SCH01 a"]
+
+
+def test_a_cause_that_is_about_to_close_does_not_stay_before_one_that_is_true(judge: Judge) -> None:
+    """KV cache full, 105 s after it was true last, was the headline over a stalled engine."""
+    symptoms = ("LAT01 a", "LAT04 a")
+    assert order(judge, "KVC01 a", "ENG01 a", *symptoms)[0] == "KVC01 a"
+    assert order(judge, "KVC01 a 20", "ENG01 a", *symptoms)[0] == "KVC01 a"  # it may be true again in a moment
+    assert order(judge, "KVC01 a 105", "ENG01 a", *symptoms) == ["ENG01 a", "KVC01 a"]

@@ -23,7 +23,6 @@ ALLOWED = {
     "agent/requests/tenant_names.py": "a new file, by O_EXCL",
     "app/bounded_process.py": "starts a process, and opens no file",
     "series/history/schema.py": "opened by SQLite, after refuse_irregular",
-    "series/history/sqlite_log.py": "sets right what read_regular has read, and copies it beside",
     "app/notify/queue.py": "opened by SQLite, after refuse_irregular",
     "series/recordings.py": "a new file, by O_EXCL: what is there already is refused and not opened",
     "rules/shipped.py": "data of the package",

@@ -14,16 +14,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from kvitals.series.history import blocks, compact, schema, sqlite_log, wal
+from kvitals.series.history import blocks, compact, newest_row, schema, wal
 from kvitals.series.history.codec import decompress
-from kvitals.series.history.damage import Loss, Losses
 from kvitals.series.history.event_log import Episode, EventBatch, HistoryEvent
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.schema import FILE, HistoryError
-from kvitals.series.history.writer import History, HistorySettings
 from kvitals.series.types import Labels, is_stale
 from tests.support.command import answer
-from tests.unit.history.history_stage import START, STEP, flip, flip_in, history, kind_of, ticks, until, written
+from tests.unit.history.history_stage import START, STEP, flip, flip_in, history, ticks, until, written
 
 COUNT = 150
 Cells = dict[tuple[str, Labels, int], bytes]
@@ -114,6 +112,7 @@ def test_a_sealed_generation_has_what_its_log_had(tmp_path: Path) -> None:
     flip_in(path, "ticks", "data", f"seq = {1 << 20 | 9 << 10}")
     before = cells(HistoryReader(path))
     connection = schema.open_for_writing(path)
+    newest_row.NewestRowFile(path, connection).close()
     sealer = compact.Sealer(connection)
     while sealer.step(2):
         pass
@@ -271,120 +270,3 @@ def test_a_loss_is_counted_once(tmp_path: Path) -> None:
     for _ in range(3):
         cells(reader)
     assert len(reader.losses) == len(told) == 1
-
-
-def cut_off(directory: Path, count: int = 40) -> Path:
-    """A history whose agent was killed: all of it is in SQLite's log."""
-    (directory / "live").mkdir()
-    connection = schema.open_for_writing(directory / "live" / FILE)
-    log = wal.Log(connection)
-    for tick in ticks(count):
-        log.write(tick)
-    (directory / "base").mkdir()
-    for name in (FILE, f"{FILE}-wal"):
-        shutil.copy(directory / "live" / name, directory / "base" / name)
-    connection.close()
-    return directory / "base"
-
-
-def taken(base: Path, place: Path) -> Path:
-    """A copy of it."""
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(base, place)
-    return place / f"{FILE}-wal"
-
-
-def restarted(directory: Path) -> tuple[Cells, History, list[str]]:
-    """What a history has after an agent wrote a tick to it, the writer, and what it told."""
-    said: list[str] = []
-    made = History(HistorySettings(directory, least_free=0), kind_of, said.append)
-    made.start()
-    written(made, next(ticks(1, START + 5000)))
-    made.close()
-    reader = HistoryReader(directory / FILE)
-    try:
-        return {key: cell for key, cell in cells(reader).items() if key[2] / 1000 < START + 5000 - 1}, made, said
-    finally:
-        reader.close()
-
-
-@pytest.mark.parametrize(("seed", "count"), [(3, 25), pytest.param(4, 200, marks=pytest.mark.system)])
-def test_a_flipped_bit_in_the_log_of_sqlite(tmp_path: Path, seed: int, count: int) -> None:
-    """SQLite takes a wrong checksum for the end of its log: all commits behind it went in silence, and a restart wrote
-    over them."""
-    base = cut_off(tmp_path)
-    first = HistoryReader(taken(base, tmp_path / "whole").with_name(FILE))
-    whole = cells(first)
-    assert not first.inspect(-math.inf, math.inf)
-    first.close()
-    drawn, wrong = random.Random(seed), []
-    size, exact = (base / f"{FILE}-wal").stat().st_size, 0
-    for _ in range(count):
-        bit = drawn.randrange(size * 8)
-        log = taken(base, tmp_path / "copy")
-        flip(log, bit)
-        reader = HistoryReader(log.with_name(FILE))
-        try:
-            found, losses = cells(reader), reader.inspect(-math.inf, math.inf)
-        except HistoryError as error:
-            found, losses = {}, Losses({("file", ""): Loss("file", "", 0, 0, 0, str(error))})
-        finally:
-            reader.close()
-        if found.items() - whole.items() or (len(found) < len(whole) and not losses):
-            wrong.append((bit, "read", len(found)))
-        after, made, said = restarted(log.parent)
-        exact += after == whole
-        if after.items() - whole.items() or (after != whole and not made.status.dropped and not made.status.set_aside):
-            wrong.append((bit, "restarted", len(after)))
-        if losses and not said:
-            wrong.append((bit, "silent"))
-    assert wrong == []
-    assert exact >= 0.9 * count
-
-
-def test_a_log_of_which_more_is_damaged_is_kept(tmp_path: Path) -> None:
-    base = cut_off(tmp_path)
-    log = taken(base, tmp_path / "copy")
-    data = bytearray(log.read_bytes())
-    middle = len(data) // 2
-    data[middle : middle + 4000] = bytes(4000)
-    log.write_bytes(data)
-    reader = HistoryReader(log.with_name(FILE))
-    (loss,) = reader.inspect(-math.inf, math.inf)
-    reader.close()
-    assert loss.table == "wal"
-    assert 10 < loss.rows < 30
-    _, made, said = restarted(log.parent)
-    assert made.status.state == "damaged"
-    assert made.status.dropped == {"damaged": loss.rows}
-    assert said
-    (aside,) = log.parent.glob(f"{FILE}-wal.damaged-*")
-    assert aside.read_bytes() == bytes(data)
-
-
-def test_a_commit_that_a_power_cut_tore_is_no_damage(tmp_path: Path) -> None:
-    base = cut_off(tmp_path)
-    log = taken(base, tmp_path / "copy")
-    data = bytearray(log.read_bytes())
-    data[-3000:-1000] = bytes(2000)
-    log.write_bytes(data)
-    reader = HistoryReader(log.with_name(FILE))
-    assert not reader.inspect(-math.inf, math.inf)
-    reader.close()
-    _, made, said = restarted(log.parent)
-    assert made.status.state == "ok"
-    assert said == []
-
-
-def test_frames_of_the_log_before_are_no_damage(tmp_path: Path) -> None:
-    """SQLite begins its log anew over the frames of the one before."""
-    path = tmp_path / FILE
-    connection = schema.open_for_writing(path)
-    log = wal.Log(connection)
-    for number, tick in enumerate(ticks(60)):
-        log.write(tick)
-        if number in (20, 40):
-            connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-        assert sqlite_log.examine(path) is None, number
-    connection.close()
-    assert sqlite_log.examine(path) is None

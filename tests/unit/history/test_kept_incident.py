@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 from kvitals.ui.cli.main import main
 from tests.goldens.terminal import WIDTHS, printed, too_wide
+from tests.support.command import answer
 from tests.unit.cli.test_commands import run
 from tests.unit.history.history_stage import flip_in, until
 
@@ -135,16 +137,36 @@ def test_a_triage_states_what_of_its_time_is_damaged(kept: Kept, tmp_path: Path)
 
 
 def test_a_triage_states_that_the_newest_rows_are_lost(kept: Kept, tmp_path: Path) -> None:
-    """What is judged ends where SQLite's log is damaged: an incident after it was “No trouble found”."""
-    for name in ("history.db", "history.db-wal"):
+    """What is judged ends where SQLite's log is gone: an incident after it was “No trouble found”."""
+    for name in ("history.db", "history.newest"):
         shutil.copy(kept.directory / name, tmp_path / name)
-    log = tmp_path / "history.db-wal"
-    data = bytearray(log.read_bytes())
-    middle = len(data) // 2
-    data[middle : middle + 4000] = bytes(4000)
-    log.write_bytes(data)
     (warning,) = judge_history(tmp_path / "history.db", setup_in(tmp_path), Moments()).document.coverage.warnings
     assert "history: 1 part is damaged" in warning
+
+
+@pytest.mark.parametrize("words", [("knee", "{}"), ("review", "{}", "--out", "{}/out")])
+def test_what_reads_a_history_states_its_damage(kept: Kept, tmp_path: Path, words: tuple[str, ...]) -> None:
+    path = tmp_path / "history.db"
+    with kept.keeping.past.reading() as connection, sqlite3.connect(path) as copy:
+        connection.backup(copy)
+    copy.close()
+    flip_in(path, "ticks", "data", f"seq = {1 << 20 | 1 << 10 | 6}")
+    start, end = (datetime.fromtimestamp(t, UTC).isoformat() for t in (kept.times[0] - 1, kept.times[-1]))
+    told = answer([word.format(tmp_path) for word in words] + [f"--from={start}", f"--to={end}"])
+    assert "history: 1 part is damaged, 6 rows between" in " ".join(told.err.split())
+
+
+@pytest.mark.parametrize("words", [("knee", "{}"), ("review", "{}", "--out", "{}/out")])
+@pytest.mark.parametrize("asked", [(), ("--from={start}",), ("--from={start}", "--to={end}"), ("--from={end}",)])
+def test_what_reads_a_history_states_that_the_newest_rows_are_lost(
+    kept: Kept, tmp_path: Path, words: tuple[str, ...], asked: tuple[str, ...]
+) -> None:
+    """Also where none of the rows are of the time that is asked for, as of the last week before now."""
+    for name in ("history.db", "history.newest"):
+        shutil.copy(kept.directory / name, tmp_path / name)
+    start, end = (datetime.fromtimestamp(t, UTC).isoformat() for t in (kept.times[0] - 1, kept.times[-1]))
+    told = answer([word.format(tmp_path, start=start, end=end) for word in (*words, *asked)])
+    assert "history: 1 part is damaged" in " ".join(told.err.split())
 
 
 async def test_the_api_answers_without_a_seam(kept: Kept) -> None:
@@ -301,6 +323,7 @@ def test_the_command_lists_exports_and_judges(kept: Kept, tmp_path: Path, capsys
     assert code == 1
     assert "KVC01" in out
     assert run(capsys, "history", "export", "--dir", place, "--match", "rate(a[1m])")[0] == 2
+    assert run(capsys, "history", "export", "--dir", place, "--match", "nosuch")[0] == 1
     assert run(capsys, "history", "prune", "--dir", place)[0] == 2
     assert run(capsys, "history", "list", "--dir", str(tmp_path))[0] == 2
     assert run(capsys, "triage", "--at", "+5s", str(kept.directory))[0] == 2
@@ -363,7 +386,7 @@ def test_what_came_of_a_change_is_judged_in_another_process(kept: Kept, monkeypa
     """250 engines of one history took 27 s of CPU time and 300 MB in the agent."""
     monkeypatch.setattr(node_changes, "since_change", lambda _: pytest.fail("judged in the agent"))
     changes = node_changes.NodeChanges(kept.pipeline, kept.directory / "history.db")
-    with pytest.raises(ValueError, match="no change of an engine's configuration"):
+    with pytest.raises(ValueError, match="no engine's configuration changed"):
         changes.document()
 
 

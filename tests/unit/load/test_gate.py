@@ -260,11 +260,21 @@ def test_a_dry_run_of_what_cannot_be_played_is_exit_code_3(capsys: pytest.Captur
     assert "not played: " in capsys.readouterr().out
 
 
-def test_a_dry_run_states_the_load_and_sends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [("--against", "http://127.0.0.1:9"), ("play",)])
+def test_a_dry_run_states_the_load_and_sends_nothing(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["gate", "--against", "http://127.0.0.1:9", str(TENANTS), "--dry-run"])
+        main(["gate", *words, str(TENANTS), "--dry-run"])
     assert stop.value.code == 0
     assert "tenants.kvcap: 381 requests in" in capsys.readouterr().out
+
+
+def test_without_a_candidate_nothing_is_played(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["gate", "play", str(TENANTS)])
+    assert stop.value.code == 2
+    assert "name the candidate with --against URL" in capsys.readouterr().err
 
 
 def test_a_candidate_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:

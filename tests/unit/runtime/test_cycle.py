@@ -31,6 +31,8 @@ from kvitals.series.promql import PromQLError
 from kvitals.series.recordings import CaptureReader
 from kvitals.series.slices import in_slices
 
+WATCHED = SimpleNamespace(window=SimpleNamespace(oldest=0.0))
+
 
 async def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:
     """A query's time is by the clock, so a machine that stands still for some seconds makes one fail."""
@@ -39,7 +41,8 @@ async def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:
         yield
         raise PromQLError("the query took too long")
 
-    assert await judge(cast(Pipeline, SimpleNamespace(observe_steps=observe)), 1.0, Worker("judging")) == (
+    pipeline = SimpleNamespace(observe_steps=observe, node=WATCHED)
+    assert await judge(cast(Pipeline, pipeline), 1.0, Worker("judging")) == (
         "Not judged this time: the query took too long."
     )
 
@@ -51,9 +54,26 @@ async def test_a_moment_that_can_be_judged_is() -> None:
         yield
         seen.append(span)
 
-    pipeline = SimpleNamespace(observe_steps=observe, verdict=lambda: "All is well.")
+    pipeline = SimpleNamespace(observe_steps=observe, verdict=lambda: "All is well.", node=WATCHED)
     assert await judge(cast(Pipeline, pipeline), 2.0, Worker("judging")) == "All is well."
-    assert seen == [EvaluationSpan(2.0, FAST_SECONDS, SLOW_SECONDS)]
+    assert seen == [EvaluationSpan(2.0, FAST_SECONDS, SLOW_SECONDS, seen=2.0)]
+
+
+async def test_an_agent_that_has_just_started_calls_nothing_healthy() -> None:
+    """Its first verdict, on one scrape, was "No trouble found"."""
+    pipeline = Pipeline(Setup(load(), Config()), DocumentSource("agent", "a test"))
+    verdicts = {}
+    with CaptureReader.open(FOLDER / "healthy.kvcap") as reader:
+        pipeline.node.expect(reader.header.meta)
+        records = list(reader)
+    first = records[0].t
+    for seconds in (1.0, 5.0, 15.0):
+        pipeline.ingest_recorded(record for record in records if first + seconds - 5.0 < record.t <= first + seconds)
+        verdicts[seconds] = await judge(pipeline, first + seconds, Worker("judging"))
+        assert pipeline.triage().window.seconds == pytest.approx(seconds, abs=1.0)
+    assert "too short to rule out trouble" in verdicts[1.0]
+    assert verdicts[5.0].startswith("Unknown")
+    assert verdicts[15.0].startswith("No trouble found")
 
 
 class Collecting:

@@ -264,6 +264,7 @@ def changed(of: Any, place: list[str], value: float) -> Any:
         (("--model", "Llama 3.3 70B", "--compute", "0"), "above 0"),
         (("--model", "Llama 3.3 70B", "--bandwidth", "0"), "above 0"),
         (("--model", "Llama 3.3 70B", "--adapters", "8"), "as 8x16"),
+        (("--model", "Llama 3.3 70B", "--rate", "30"), "the average rate (30/s) is above the peak (3/s)"),
     ],
 )
 def test_what_can_not_be_sized_is_told(capsys: pytest.CaptureFixture[str], given: tuple[str, ...], says: str) -> None:

@@ -56,7 +56,7 @@ async def test_the_sick_engine_is_on_top_with_its_cause() -> None:
     app = FleetApp(StillSource(fleet_of(ENGINES)))
     async with shown(app):
         lines = screen_text(app).splitlines()
-        assert "Requests wait for slots while the KV cache is free" in lines[1]
+        assert "Requests wait for slots while the KV cache has room" in lines[1]
         assert lines[2].startswith(f"{ENGINES} engines: 1 page, {ENGINES - 1} healthy")
         assert lines[4].startswith("✗ decode")
         assert "7.43 s!" in lines[4]

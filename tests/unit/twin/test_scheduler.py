@@ -9,7 +9,7 @@ import pytest
 
 from kvitals.diagnoser.twin.scheduler import SchedulerSettings, SimulatedRun, simulate
 from kvitals.diagnoser.twin.simulated_load import SimulatedLoad, SimulatedRequest
-from kvitals.diagnoser.twin.step_time import StepTime
+from kvitals.diagnoser.twin.step_time import Drift, StepTime
 
 STEP = StepTime(0.004, 0.0001, 0.001, 0.0)
 WIDE = SchedulerSettings(slots=64, token_budget=8192, blocks=4096, block_tokens=16)
@@ -107,3 +107,28 @@ def test_a_minute_takes_less_than_a_second() -> None:
     )
     assert time.process_time() - began < 1.0
     assert run.requests > 10
+
+
+def test_the_load_of_a_later_time_has_as_many_arrivals_more_or_less() -> None:
+    drawn = np.random.default_rng(5)
+    arrivals = np.sort(drawn.random(300) * 60.0)
+    load = SimulatedLoad(tuple(SimulatedRequest(float(t), 100, 11, 0) for t in arrivals), 60.0)
+    counts = []
+    for _ in range(200):
+        later = load.next_minute(drawn)
+        times = [request.arrival for request in later.requests]
+        assert times == sorted(times) and later.seconds == load.seconds
+        assert times[0] >= 0.0 and times[-1] <= 60.0
+        counts.append(len(times))
+    assert np.mean(counts) == pytest.approx(300, rel=0.03)
+    assert np.std(counts) == pytest.approx(np.sqrt(300), rel=0.4)  # as independent arrivals have
+    assert closed(4).next_minute(drawn) == closed(4)
+
+
+def test_a_drift_is_wider_the_fewer_parts_show_it() -> None:
+    drawn = np.random.default_rng(5)
+    few, many = (Drift(0.1, parts, 0.0) for parts in (3, 30))
+    spreads = [np.std(np.log([one.draw(drawn) for _ in range(2000)])) for one in (few, many)]
+    assert spreads[0] > 1.3 * spreads[1] and spreads[1] == pytest.approx(0.1, rel=0.15)
+    alone = [Drift(0.0, 1, 0.05).draw(drawn) for _ in range(2000)]
+    assert np.std(np.log(alone)) == pytest.approx(0.05, rel=0.1)

@@ -330,7 +330,7 @@ def unhealthy() -> Triage:
         ruled_out=[
             RuledOut(
                 "SCH01",
-                "Requests wait for slots while the KV cache is free",
+                "Requests wait for slots while the KV cache has room",
                 ENGINE.title,
                 "kv usage p90 is 97 %, not below 50 %",
             ),

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from kvitals.ui.cascade_text import STAGE_WORDS, cascade_sentences, cascade_until
+from kvitals.ui.cascade_text import BEFORE, STAGE_WORDS, cascade_sentences, cascade_until
 from kvitals.ui.web import data, graphs, header, state, tables
 from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
 from kvitals.ui.web.sources.base import PageWindow
@@ -101,7 +101,7 @@ def _rows(one: Mapping[str, Any], end: float) -> tuple[list[dict[str, Any]], lis
                 "color": "stage" if number < 4 else "page",
                 "start": stage["began"],
                 "end": end,
-                "label": f"+{stage['began'] - one['began']:.0f} s  {what}" + (" (was so)" if stage["before"] else ""),
+                "label": f"+{stage['began'] - one['began']:.0f} s  {what}{BEFORE if stage['before'] else ''}",
                 "text": f"could be detected {stage['said'] - stage['began']:.0f} s later",
                 "where": one["engine"],
                 "from": f"{stage['began'] - one['began']:.0f} s after the cascade began",
