@@ -34,7 +34,7 @@ from kvitals.rules.finding import (
     finding_id,
 )
 from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, parameters
-from kvitals.rules.model import EvidenceQuery, Quantity, Rule
+from kvitals.rules.model import EvidenceQuery, Quantity, Rule, Severity
 from kvitals.rules.proof import proof_of
 from kvitals.series.promql import Series
 from kvitals.series.types import METRIC_NAME, Labels
@@ -167,7 +167,7 @@ class Findings:
             name=rule.name,
             title=rule.title,
             kind=rule.kind,
-            severity="info" if harmless(judgement, self._judgements) else rule.severity,
+            severity=self._severity(judgement),
             entity=self.entity(rule, entity),
             outcome=judgement.outcome,
             reason=judgement.reason,
@@ -381,10 +381,25 @@ class Findings:
             self._courses[query] = self._judge.signals.course(expression(query), start, span.at, step)
         return self._courses[query]
 
+    def _severity(self, judgement: Judgement) -> Severity:
+        rule = judgement.rule
+        if harmless(judgement, self._judgements):
+            return "info"
+        return "ticket" if rule.severity == "page" and self._is_unproven(judgement) else rule.severity
+
+    def _is_unproven(self, judgement: Judgement) -> bool:
+        """Whether the figures that made a finding leave open whether it is so."""
+        condition = judgement.rule.unproven_when
+        fired = bool(condition) and judgement.outcome == "fired"
+        return fired and self._ask.number(judgement.rule, judgement.entity, condition) is not None
+
     def _confidence(self, judgement: Judgement, explained: Sequence[Judgement]) -> tuple[float, list[str]]:
         rule = judgement.rule
         confidence = CERTAINTY[rule.certainty]
         why = [rule.certainty_why] if rule.certainty_why else []
+        if self._is_unproven(judgement):
+            confidence = CERTAINTY["low"]
+            why.append(rule.unproven_why)
         if rule.stage == "preview":
             confidence -= 0.1
             why.append("the rule is in preview")

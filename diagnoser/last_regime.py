@@ -60,12 +60,12 @@ def _alike(before: Brief, now: Brief) -> bool:
     if before.healthy is not False:
         return False
     unexplained = not any(finding.kind == "cause" for finding in before.open)
-    return before.verdict == now.verdict or (unexplained and not _pages(before).isdisjoint(_pages(now)))
+    return before.verdict == now.verdict or (unexplained and not _felt(before).isdisjoint(_felt(now)))
 
 
-def _pages(of: Brief) -> set[str]:
-    """The ids of the open symptoms that are worth a page."""
-    return {finding.id for finding in of.open if finding.kind == "symptom" and finding.severity == "page"}
+def _felt(of: Brief) -> set[str]:
+    """The ids of the open symptoms that ask for something."""
+    return {finding.id for finding in of.open if finding.kind == "symptom" and finding.severity != "info"}
 
 
 def _regime(change: LevelChange, before: Brief, start: float) -> Regime:

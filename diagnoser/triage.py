@@ -296,8 +296,11 @@ def pending_judgements(judgements: Sequence[Judgement]) -> list[Judgement]:
 
 
 def in_time(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan) -> str:
-    """How many first tokens kept their objective, in words; empty unless each engine with traffic keeps it for sure."""
+    """How many first tokens kept their objective, or that there were no requests, in words; empty unless each engine
+    with traffic keeps it for sure."""
     known = judge.signals.known
+    if known and (loads := known[TRAFFIC].values.values()) and not any(loads):
+        return f"no requests in {render(span.watched, 'seconds')}"
     judged = [j for j in judgements if j.rule.code == TTFT_OBJECTIVE and j.outcome != "n/a"]
     if not known or any(j.outcome != "clear" for j in judged):
         return ""

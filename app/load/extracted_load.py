@@ -114,7 +114,9 @@ def _load(source: str, records: Sequence[RequestRecord], accesses: Accesses | No
             left_out += 1
             continue
         prompt, output, estimated = counts
-        chain: Iterable[object] = chains[index] if index in chains else prefixes.chain(record, prompt)
+        chain: Iterable[object] = (
+            chains[index] if index in chains else prefixes.chain(record, prompt, medians.cached(record))
+        )
         observed += index in chains if chains else record.cached_tokens is not None
         made.append(
             LoadRequest(
@@ -140,7 +142,10 @@ class _Medians:
     def __init__(self, records: Sequence[RequestRecord]) -> None:
         self._prompt: dict[str, list[int]] = defaultdict(list)
         self._output: dict[str, list[int]] = defaultdict(list)
+        self._cached: dict[str, list[int]] = defaultdict(list)
         for one in records:
+            if one.cached_tokens is not None:
+                self._cached[one.tenant].append(one.cached_tokens)
             if one.prompt_tokens is not None and one.output_tokens is not None:
                 for key in (one.tenant, ""):
                     self._prompt[key].append(one.prompt_tokens)
@@ -159,6 +164,12 @@ class _Medians:
         # An aborted request would have gone on: what it had received is the least.
         wanted = max(output or 0, round(statistics.median(self._output[key])))
         return max(known, 1), max(wanted, 1), True
+
+    def cached(self, record: RequestRecord) -> int:
+        """Prompt tokens that the cache had. A client that left before its answer ended was told no count."""
+        if record.cached_tokens is not None:
+            return record.cached_tokens
+        return round(statistics.median(self._cached[record.tenant])) if self._cached[record.tenant] else 0
 
 
 class _Numbers:
@@ -203,11 +214,10 @@ class _InferredPrefixes:
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
 
-    def chain(self, record: RequestRecord, prompt: int) -> Iterable[object]:
+    def chain(self, record: RequestRecord, prompt: int, cached: int) -> Iterable[object]:
         """The shared blocks of a request; the rest is its own."""
-        cached = min(record.cached_tokens or 0, prompt) // self._block_tokens
         group = (record.tenant, record.session)
-        return [(group, position) for position in range(cached)]
+        return [(group, position) for position in range(min(cached, prompt) // self._block_tokens)]
 
 
 def _matched_chains(records: Sequence[RequestRecord], accesses: Accesses) -> dict[int, Sequence[object]]:

@@ -113,6 +113,16 @@ def test_an_aborted_request_without_counts_has_those_of_its_tenant() -> None:
     assert (last.prompt_tokens, last.output_tokens, last.abort_after, last.estimated) == (64, 20, 0.5, True)
 
 
+def test_an_aborted_request_shares_as_much_as_those_of_its_tenant() -> None:
+    """Its client left before the engine told how much was cached, and a load of it had a lower hit rate."""
+    gone = request(4, prompt_tokens=None, output_tokens=None, aborted=True, tenant="a", end=4.5)
+    known = [request(at, tenant="a", cached_tokens=count) for at, count in enumerate((0, 32, 48))]
+    found = made(*known, request(3, tenant="b", cached_tokens=64), gone)
+    shared = [one.blocks for one in found.requests]
+    assert shared[4][:2] == shared[2][:2] and shared[4][2] not in shared[2]
+    assert set(shared[4]).isdisjoint(shared[3])
+
+
 def test_a_refused_request_is_left_out_and_counted() -> None:
     refused = request(2, prompt_tokens=None, output_tokens=None, status=429)
     found = made(request(0), request(1), refused)
