@@ -202,20 +202,22 @@ class Engines:
         for core in self._cores(name):
             os.kill(core, signal.SIGSTOP)
 
-    async def pauses(self, name: str, share: float, every_s: float = 0.5) -> None:
-        """Stop the process that computes for a share of each `every_s` seconds, until this is cancelled."""
+    async def pause(self, name: str, seconds: float) -> None:
+        """Stop the process that computes, and let it go on."""
         cores = self._cores(name)
         try:
-            while True:
-                for core in cores:
-                    os.kill(core, signal.SIGSTOP)
-                await asyncio.sleep(share * every_s)
-                for core in cores:
-                    os.kill(core, signal.SIGCONT)
-                await asyncio.sleep((1 - share) * every_s)
+            for core in cores:
+                os.kill(core, signal.SIGSTOP)
+            await asyncio.sleep(seconds)
         finally:
             for core in cores:
                 os.kill(core, signal.SIGCONT)
+
+    async def pauses(self, name: str, share: float, every_s: float = 0.5) -> None:
+        """Stop the process that computes for a share of each `every_s` seconds, until this is cancelled."""
+        while True:
+            await self.pause(name, share * every_s)
+            await asyncio.sleep((1 - share) * every_s)
 
     def _cores(self, name: str) -> list[int]:
         threads = Path(f"/proc/{self._running[name].pid}/task").glob("*/children")

@@ -44,13 +44,15 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Act(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Something that is done to an engine, or to the host, during the incident."""
 
-    do: Literal["stop_core", "kill", "restart", "pauses", "neighbours", "swap_adapter"]
+    do: Literal["stop_core", "kill", "restart", "pause", "pauses", "neighbours", "swap_adapter"]
     """`pauses` and `neighbours` last until the incident ends. `swap_adapter`: one more is loaded and unloaded over
     the API that serves text."""
     engine: str = "engine"
     after_s: float = 0.0
     share: float = 0.0
     """Of pauses: the share of each half second in which the engine's core is stopped."""
+    seconds: float = 0.0
+    """Of a pause: how long the engine's core is stopped."""
     number: int = 0
     """Of neighbours: processes that compute all the time."""
 

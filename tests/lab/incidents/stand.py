@@ -158,6 +158,8 @@ class Stand:
                 await self.lab.restart(act.engine)
             case "stop_core":
                 self.lab.stop_core(act.engine)
+            case "pause":
+                await self.lab.pause(act.engine, act.seconds)
             case "pauses":
                 self._lasting.append(asyncio.create_task(self.lab.pauses(act.engine, act.share)))
 
