@@ -388,10 +388,10 @@ class Findings:
         return "ticket" if rule.severity == "page" and self._is_unproven(judgement) else rule.severity
 
     def _is_unproven(self, judgement: Judgement) -> bool:
-        """Whether the figures that made a finding leave open whether it is so."""
-        condition = judgement.rule.unproven_when
+        """Whether the figures of a finding leave open whether it is so, as where they are too few by now."""
+        condition = judgement.rule.proven_when
         fired = bool(condition) and judgement.outcome == "fired"
-        return fired and self._ask.number(judgement.rule, judgement.entity, condition) is not None
+        return fired and self._ask.number(judgement.rule, judgement.entity, condition) is None
 
     def _confidence(self, judgement: Judgement, explained: Sequence[Judgement]) -> tuple[float, list[str]]:
         rule = judgement.rule

@@ -518,9 +518,9 @@ def check_rule(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Iterator[tup
             yield from _check_expr(parameters(rule), knowledge, use.when, file.line("levers", i, "when"))
         yield from _check_placeholders(rule, knowledge, use.why, file.line("levers", i, "why"))
     yield from _check_placeholders(rule, knowledge, rule.conclusion, file.line("conclusion"))
-    if bool(rule.unproven_when) != bool(rule.unproven_why):
-        yield file.line("unproven_when"), "unproven_when: it needs `unproven_why`, and the other way round"
-    for key in ("explains_when", "explains_causes_when", "unproven_when"):
+    if bool(rule.proven_when) != bool(rule.unproven_why):
+        yield file.line("proven_when"), "proven_when: it needs `unproven_why`, and the other way round"
+    for key in ("explains_when", "explains_causes_when", "proven_when"):
         if text := getattr(rule, key):
             yield from _check_expr(parameters(rule), knowledge, text, file.line(key))
     for key, codes in [("explains", rule.explains), ("excluded_by", rule.excluded_by), ("harm", rule.harm)]:

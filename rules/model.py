@@ -171,8 +171,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     uses: tuple[str, ...] = ()  # signals that only raise confidence
     certainty: Literal["high", "medium", "low"] = "high"  # of the conclusion once `when` is true
     certainty_why: str = ""
-    unproven_when: str = ""  # PromQL: has a value for entities where the figures leave open whether `when` is true
-    unproven_why: str = ""  # why its confidence is low there, and a page is a ticket
+    proven_when: str = ""  # PromQL: has a value for entities whose figures prove `when`; empty: everywhere
+    unproven_why: str = ""  # why the confidence is low elsewhere, and a page is a ticket
     partial: bool = False  # of a cause: it says what is so and leaves open why, such as that peers are faster
     applies: Applies = Applies()
     explains: tuple[Code, ...] = ()

@@ -16,13 +16,14 @@ from kvitals.app.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECON
 from kvitals.app.sources.losses import SourceLoss
 from kvitals.app.sources.recording import Moments, RecordingVerdict, with_window
 from kvitals.app.sources.recording_reader import RecordingError
+from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.judgement import Memory, seconds
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.steps import row_gap
 from kvitals.rules.finding import DocumentSource
 from kvitals.series.history import event_log
 from kvitals.series.history.reader import HistoryReader
-from kvitals.series.types import Frame, Labels
+from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
 from kvitals.series.window import Window
 
 MAX_CELLS = 20_000_000
@@ -30,6 +31,8 @@ MAX_CELLS = 20_000_000
 LOOKBACK_SECONDS = 300.0
 BASELINE_SECONDS = 7200.0
 CYCLE_SECONDS = 15.0
+ROWS_LATE = 3
+"""So many rows may be missing at the end before that counts as a gap."""
 ROWS_IN_WINDOW = 5
 """Fewer of them say nothing: where rows are further apart, as those that are old, the window is longer."""
 
@@ -67,7 +70,11 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     span = reader.span()
     if span is None:
         raise _without_rows(reader, float("-inf"), float("inf"), f"{path} holds nothing yet")
-    at = min(moments.at, span[1]) if moments.at is not None else span[1]
+    asked_at = moments.at if moments.at is not None else span[1]
+    if asked_at > span[1] + LOOKBACK_SECONDS:
+        why = f"history has no data at {_written(asked_at)}: its newest rows are of {_written(span[1])}"
+        raise _without_rows(reader, span[1], asked_at, why)
+    at = min(asked_at, span[1])
     step = _step(reader, at, span[0])
     asked = at - moments.start if moments.start is not None else FAST_SECONDS
     fast = max(asked, ROWS_IN_WINDOW * step)
@@ -89,7 +96,11 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     for _ in pipeline.observe_all([EvaluationSpan(moment, fast, SLOW_SECONDS) for moment in before]):
         pass
     pipeline.observe(at, fast=fast, cold=at - span[0] < COLD_SECONDS)
-    pipeline.losses = [*_longer_window(step, fast, asked), *_damage(reader, at - lead, at, at == span[1])]
+    pipeline.losses = [
+        *_longer_window(step, fast, asked),
+        *_no_rows(pipeline.node.window, step, at, asked_at),
+        *_damage(reader, at - lead, at, at == span[1]),
+    ]
     return RecordingVerdict(pipeline, pipeline.triage())
 
 
@@ -100,6 +111,16 @@ def _longer_window(step: float, fast: float, asked: float) -> list[SourceLoss]:
         apart = f"the rows of the history at that time are {step:.0f} s apart"
         losses.append(SourceLoss(f"{apart}: the window is {fast:.0f} s, not {asked:.0f} s", hides=False))
     return losses
+
+
+def _no_rows(window: Window, step: float, at: float, asked_at: float) -> list[SourceLoss]:
+    """That the rows end before the moment that was asked for: nobody knows what was true then."""
+    frames = window.select([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], at - LOOKBACK_SECONDS, at)
+    newest = max((float(frame.times[-1]) for frame in frames if len(frame.times)), default=at)
+    if asked_at - newest <= max(ROWS_LATE * step, CYCLE_SECONDS):
+        return []
+    text = f"history has no rows between {_written(newest)} and {_written(asked_at)}: no agent wrote any"
+    return [SourceLoss(text, newest, asked_at)]
 
 
 def _damage(reader: HistoryReader, start: float, end: float, is_last: bool) -> list[SourceLoss]:

@@ -134,6 +134,8 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     uri = f"{path.resolve().as_uri()}?mode=ro"
     try:
         refuse_irregular(path)
+        if not path.stat().st_size:  # SQLite would delete the log beside it
+            raise HistoryError("corrupt", f"{path} is empty, so it is not a kvitals history")
         try:
             connection = _checked(_connected(uri), path)
         except sqlite3.OperationalError:

@@ -270,3 +270,13 @@ def test_a_loss_is_counted_once(tmp_path: Path) -> None:
     for _ in range(3):
         cells(reader)
     assert len(reader.losses) == len(told) == 1
+
+
+def test_reading_an_empty_file_keeps_the_log_beside_it(tmp_path: Path) -> None:
+    """SQLite deleted it, with all that was left of the history."""
+    (tmp_path / FILE).write_bytes(b"")
+    log = tmp_path / f"{FILE}-wal"
+    log.write_bytes(b"rows")
+    with pytest.raises(schema.HistoryError, match="is empty, so it is not a kvitals history"):
+        HistoryReader(tmp_path / FILE).span()
+    assert log.read_bytes() == b"rows"

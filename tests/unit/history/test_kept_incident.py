@@ -116,6 +116,17 @@ def test_a_window_that_is_asked_for(kept: Kept) -> None:
     assert judged.document.window.seconds == pytest.approx(last - first - 10, abs=0.01)
 
 
+def test_a_moment_after_the_last_row_is_not_healthy(kept: Kept) -> None:
+    """It was judged by the rows before it, without a word: a dead agent's history said "No trouble found"."""
+    path, last = kept.directory / "history.db", kept.times[-1]
+    document = judge_history(path, setup_in(kept.directory), Moments(last + 60)).document
+    (warning,) = document.coverage.warnings
+    assert warning.startswith("history has no rows between 2026-11-21 05:2") and warning.endswith("no agent wrote any")
+    assert judge_history(path, setup_in(kept.directory), Moments(last + 10)).document.coverage.warnings == []
+    with pytest.raises(RecordingError, match=r"history has no data at .*: its newest rows are of"):
+        judge_history(path, setup_in(kept.directory), Moments(last + 400))
+
+
 def test_a_moment_before_there_was_any(kept: Kept) -> None:
     with pytest.raises(RecordingError, match="begins at"):
         judge_history(kept.directory / "history.db", setup_in(kept.directory), Moments(kept.times[0] - 3600))
