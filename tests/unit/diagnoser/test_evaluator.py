@@ -209,7 +209,7 @@ def test_entities_that_went_away_are_forgotten() -> None:
         if cycle == 70:
             before = len(judge.memory)
     assert len(judge.memory) <= before
-    assert judge.signals.store.series <= 2 * 300 / STEP
+    assert judge.signals.store.series <= 3 * 300 / STEP  # whether it is up, and which share of the scrapes failed
 
 
 @pytest.mark.parametrize(

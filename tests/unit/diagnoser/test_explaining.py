@@ -171,7 +171,7 @@ def test_a_symptom_that_another_engines_cause_explains_is_not_folded_away(judge:
     show(told(judge, *LATE, on("KVC01", "a"), said("TEN03", node="n1")), Console(file=out, width=200))
     text = out.getvalue()
     for engine in ("c", "far"):
-        assert f"LAT01 {KNOWLEDGE.rules['LAT01'].title}  page · {engine}" in text
+        assert f"LAT01 {KNOWLEDGE.rules['LAT01'].title}  ticket · {engine}" in text
     assert f"LAT01  {KNOWLEDGE.rules['LAT01'].title} on b." in text
 
 
