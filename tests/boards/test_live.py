@@ -32,8 +32,8 @@ from tests.support.processes import ended, free_port
 SECONDS = 85.0
 """A window of a minute, and what comes before the first sample in it."""
 
-LAST_SIGNAL, LAST_SIGNAL_SECONDS = "kvitals:node_prefix_hit_ratio", 60.0
-"""The signal that has a value last, because its samples must fill a minute: after 75 s, later where all is slow."""
+LAST_SIGNAL, LAST_SIGNAL_SECONDS = "min_over_time(kvitals:node_prefix_hit_ratio[1m:1m])", 120.0
+"""What has a value last: its samples must fill a minute, and a panel asks for it at whole minutes."""
 
 SCRAPE_SECONDS, STEP = 2.0, 4.0
 STEADY_SECONDS = 16.0
