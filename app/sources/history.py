@@ -4,7 +4,6 @@ looks at them."""
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.steps import row_gap
 from kvitals.rules.finding import DocumentSource
 from kvitals.series.history import event_log
+from kvitals.series.history.damage import time_text
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
 from kvitals.series.window import Window
@@ -72,7 +72,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
         raise _without_rows(reader, float("-inf"), float("inf"), f"{path} holds nothing yet")
     asked_at = moments.at if moments.at is not None else span[1]
     if asked_at > span[1] + LOOKBACK_SECONDS:
-        why = f"history has no data at {_written(asked_at)}: its newest rows are of {_written(span[1])}"
+        why = f"history has no data at {time_text(asked_at)}: its newest rows are of {time_text(span[1])}"
         raise _without_rows(reader, span[1], asked_at, why)
     at = min(asked_at, span[1])
     step = _step(reader, at, span[0])
@@ -85,7 +85,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     pipeline.operating = None  # what was computed then is among the rows
     cells = _fill(pipeline, reader, (at - lead, at, at - run_up), engines)
     if cells == 0:
-        why = f"history has no data between {_written(at - lead)} and {_written(at)}"
+        why = f"history has no data between {time_text(at - lead)} and {time_text(at)}"
         raise _without_rows(reader, at - lead, at, why)
     if engines is not None and engines.left_out:
         count = len(engines.kept) + len(engines.left_out)
@@ -119,7 +119,7 @@ def _no_rows(window: Window, step: float, at: float, asked_at: float) -> list[So
     newest = max((float(frame.times[-1]) for frame in frames if len(frame.times)), default=at)
     if asked_at - newest <= max(ROWS_LATE * step, CYCLE_SECONDS):
         return []
-    text = f"history has no rows between {_written(newest)} and {_written(asked_at)}: no agent wrote any"
+    text = f"history has no rows between {time_text(newest)} and {time_text(asked_at)}: no agent wrote any"
     return [SourceLoss(text, newest, asked_at)]
 
 
@@ -143,7 +143,9 @@ def _step(reader: HistoryReader, at: float, first: float) -> float:
     """Seconds between rows around a moment. Raises RecordingError where there are none."""
     gap = row_gap(reader, at - LOOKBACK_SECONDS, at) if at > first else None
     if gap is None:
-        why = f"history has no data at {_written(at)}: it begins at {_written(first)}, and has gaps while no agent ran"
+        why = (
+            f"history has no data at {time_text(at)}: it begins at {time_text(first)}, and has gaps while no agent ran"
+        )
         raise _without_rows(reader, at - LOOKBACK_SECONDS, at, why)
     return gap
 
@@ -188,7 +190,3 @@ def _open_episodes(reader: HistoryReader, at: float) -> dict[str, Memory]:
     with reader.reading() as connection:
         known = list(event_log.episodes(connection, at, at))
     return {f"{e.code}{Labels(e.entity)}": Memory(e.start, at, fired=True) for e in known if e.start < at}
-
-
-def _written(moment: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))
