@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from kvitals.app.sources.recording_reader import span_of
 from kvitals.dashboards.alerts_files import Groups, with_agents, without_agents
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_yaml import dump
@@ -68,6 +69,7 @@ class Live:
     agent: str  # URL
     ports: dict[str, int]
     now: float
+    steady_end: float  # the recording of STEADY still played: after its last page, rates fall to 0
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         "engines": [f"127.0.0.1:{p + i}" for name, p in ports.items() for i in range(BESIDE.get(name, 1))],
     }
     with ExitStack() as stack:
+        begun = time.time()
         for name, port in ports.items():
             stack.enter_context(
                 _running(folder, "record", "--replay", str(RECORDINGS[name]), "--serve", "--port", str(port))
@@ -104,7 +107,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         time.sleep(SECONDS)
         _wait_for_value(server, LAST_SIGNAL, LAST_SIGNAL_SECONDS)
         time.sleep(2 * STEP)  # panels draw what is at the steps of a range, not what came a moment ago
-        yield Live(server, bare, f"http://127.0.0.1:{api}", ports, time.time())
+        now, (first, last) = time.time(), span_of(RECORDINGS[STEADY])
+        yield Live(server, bare, f"http://127.0.0.1:{api}", ports, now, min(now, begun + last - first))
 
 
 def _made(folder: Path, name: str) -> Path:
@@ -224,14 +228,14 @@ def test_rates_by_the_agent_are_those_of_prometheus(live: Live, built: dict[str,
     agent = Prometheus(int(live.agent.rpartition(":")[2]))
     engine = RAW_ENGINE.format(port=live.ports[STEADY])
     queries = _rates(built)
-    mine = {key: _levels(_ask(agent, q, live.now), engine) for key, q in queries.items()}
+    mine = {key: _levels(_ask(agent, q, live.steady_end), engine) for key, q in queries.items()}
     agent.close()
-    _compare(mine, {key: _levels(_ask(live.server, q, live.now), engine) for key, q in queries.items()})
+    _compare(mine, {key: _levels(_ask(live.server, q, live.steady_end), engine) for key, q in queries.items()})
 
 
 def test_rates_of_recorded_families_are_those_of_the_agent(live: Live, built: dict[str, Any]) -> None:
     engine = RAW_ENGINE.format(port=live.ports[STEADY])
     queries = _rates(built)
-    mine = {key: _levels(_ask(live.server, q, live.now), engine) for key, q in queries.items()}
-    theirs = {key: _levels(_ask(live.bare, q, live.now), engine) for key, q in queries.items()}
+    mine = {key: _levels(_ask(live.server, q, live.steady_end), engine) for key, q in queries.items()}
+    theirs = {key: _levels(_ask(live.bare, q, live.steady_end), engine) for key, q in queries.items()}
     _compare(mine, {key: theirs[key] for key in mine})
