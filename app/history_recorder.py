@@ -26,7 +26,7 @@ from kvitals.app.prove_outcomes import OUTCOMES, collected_outcomes
 from kvitals.config import Config
 from kvitals.diagnoser.review.incidents import TOLD
 from kvitals.rules.finding import Finding
-from kvitals.series.history.event_log import Episode, HistoryEvent, Note
+from kvitals.series.history.event_log import REWRITTEN_SECONDS, Episode, HistoryEvent, Note
 from kvitals.series.history.new_rows import RowIntake
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.retention import RetentionLimits
@@ -34,8 +34,6 @@ from kvitals.series.history.schema import FILE
 from kvitals.series.history.writer import History, HistorySettings
 from kvitals.series.slices import Steps, complete
 
-DOCUMENT_SECONDS = 60.0
-"""How often what is said of open findings is written anew."""
 ROW_SECONDS = 5.0
 """Between two rows of one target, at least."""
 GROUP = "history"
@@ -172,7 +170,7 @@ class Episodes:
         if span is None:
             return []
         fired = frozenset((j.rule.code, j.entity) for j in self._pipeline.judgements if j.outcome == "fired")
-        lately = 0 <= now - self._written < DOCUMENT_SECONDS
+        lately = 0 <= now - self._written < REWRITTEN_SECONDS
         if fired == self._fired and (not fired or lately):
             return []
         self._fired, self._written = fired, self._written if lately else now

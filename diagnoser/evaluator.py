@@ -93,6 +93,7 @@ class Judge:
     _recent: short_window.RecentSymptoms = field(default_factory=short_window.RecentSymptoms)
     _lent: Mapping[str, SignalValues] = field(default_factory=dict)  # of signals that a short window has none of
     _short: dict[str, float] = field(default_factory=dict)  # keys of `memory` -> since when only short windows show it
+    _shown: dict[str, Judgement] = field(default_factory=dict)  # causes that short windows showed, as they last did
 
     def renewed(self, knowledge: Knowledge, signals: Signals, params: Mapping[str, Mapping[str, float]]) -> Judge:
         """A judge by other rules or parameters, that remembers what this one does."""
@@ -114,7 +115,7 @@ class Judge:
         short = short_window.short_span(judgements, recent, span) if self.glances else None
         if short is None:
             self._short = {}
-            promoted: list[Judgement] = yield partial(self._promoted, judgements, span.at)
+            promoted: list[Judgement] = yield lambda: self._with_shown(self._promoted(judgements, span.at), span.at)
             return _of_one_process(promoted)
         glance = self._glance_judge()
         glance._lent = {name: self.signals.known[name] for name in self._history}
@@ -140,7 +141,21 @@ class Judge:
         open_ = self._open([*promoted, *hidden], at)
         counted, causes = short_window.add_hidden_causes(in_short, promoted, seen, open_, self._short)
         self._short = symptoms | causes
-        return counted
+        for j in counted:
+            if (key := f"{j.rule.code}{j.entity}") in causes:
+                self._shown[key] = msgspec.structs.replace(j, last_true=at)
+        return self._with_shown(counted, at)
+
+    def _with_shown(self, judgements: list[Judgement], at: float) -> list[Judgement]:
+        """The judgements, with causes that short windows showed a moment ago where nothing else explains a symptom."""
+        self._shown = {
+            key: j for key, j in self._shown.items() if 0 <= at - (j.last_true or 0.0) < seconds(j.rule.keep)
+        }
+        if not self._shown:
+            return judgements
+        kept, since = short_window.keep_hidden_causes(judgements, self._shown, partial(self.around, at=at))
+        self._short |= since
+        return kept
 
     def _recent_steps(self, at: float) -> Steps[Mapping[short_window.SymptomOf, float]]:
         """Since when short windows show a symptom that clients feel."""

@@ -165,7 +165,7 @@ class Findings:
             episode=f"{id_}-{judgement.since:.0f}" if judgement.since is not None else id_,
             code=rule.code,
             name=rule.name,
-            title=rule.title,
+            title=rule.unproven_title if self._is_unproven(judgement) else rule.title,
             kind=rule.kind,
             severity=self._severity(judgement),
             entity=self.entity(rule, entity),
@@ -411,7 +411,8 @@ class Findings:
             why.append(f"true for {render(judgement.early, 'seconds')} only")
         if judgement.short is not None:
             confidence -= 0.1
-            why.append(f"true in the last {render(judgement.short, 'seconds')}; its figures cover only this time")
+            when = "the last" if judgement.last_true is None else "a window of"
+            why.append(f"true in {when} {render(judgement.short, 'seconds')}; its figures cover only this time")
         for name in rule.uses:
             if judgement.entity not in self._judge.signals.known[name].values:
                 confidence -= 0.05

@@ -199,6 +199,34 @@ def add_hidden_causes(
     return [counted(judgement) for judgement in found], shown
 
 
+def keep_hidden_causes(
+    found: Sequence[Judgement], shown: Mapping[str, Judgement], around: Callable[[Judgement], Mapping[Scope, Labels]]
+) -> tuple[list[Judgement], dict[str, float]]:
+    """Causes that a short window showed a moment ago, `shown` by key of what is remembered, count where a symptom that
+    they explain would have no cause now. Returned with since when each is so.
+
+    As the short window grows, what it shows is true in one and not in the next: the cause would come and go.
+    """
+    causes = [j for j in found if j.outcome == "fired" and j.rule.kind == "cause"]
+    symptoms = [j for j in found if j.outcome == "fired" and j.rule.kind == "symptom"]
+    unexplained: OpenSymptoms = set()
+    for symptom in symptoms:
+        open_ = open_symptoms([symptom], around)
+        if not any(explains_any(cause, open_) for cause in causes):
+            unexplained |= open_
+    kept = {key: j for key, j in shown.items() if explains_any(j, unexplained)}
+    since: dict[str, float] = {}
+
+    def counted(judgement: Judgement) -> Judgement:
+        key = f"{judgement.rule.code}{judgement.entity}"
+        if key not in kept or judgement.outcome not in ("clear", "unknown") or kept[key].since is None:
+            return judgement
+        since[key] = kept[key].since or 0.0
+        return kept[key]
+
+    return [counted(judgement) for judgement in found], since
+
+
 def promote_causes(
     found: Iterable[Judgement], open_: OpenSymptoms, over: Container[tuple[str, Labels]] = ()
 ) -> list[Judgement]:

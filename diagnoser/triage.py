@@ -378,17 +378,18 @@ def verdict(
         return f"{telemetry[0].title}."
     core = [j for j in judgements if j.rule.core]
     if early := pending_judgements(judgements):
-        return f"Too early to judge: “{early[0].rule.title}” is true, and fires after {early[0].rule.for_}."
+        first = early[0].rule
+        return f"Too early to judge: “{first.title}” is true, and fires within {first.for_} if it stays so."
     if healthy:
         return f"No trouble found: {measured}{', ' * bool(measured)}{len(core)} core checks clear or not applicable."
     if not core:
         return "Unknown: no engine was seen."
     unknown = [j for j in core if j.outcome == "unknown"]
     if unknown:
-        first = unknown[0].rule.title
+        first = unknown[0].rule
         if undecided:
             return f"Unknown: {len(unknown)} of {len(core)} core checks have no data. {undecided}"
-        return f"Unknown: {len(unknown)} of {len(core)} core checks have no data; the first is “{first}”."
+        return f"Unknown: {len(unknown)} of {len(core)} core checks have no data; the first is “{first.title}”."
     return f"Unknown: {undecided}" if undecided else "Unknown: a rule failed."
 
 

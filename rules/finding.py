@@ -173,6 +173,11 @@ class Finding(Struct, frozen=True, kw_only=True):
     muted: str = ""  # the reason of the mute, if any
     proof: Literal["", "real", "captured", "modelled"] = ""  # on what the rule was seen to fire; empty: not known
 
+    @property
+    def code_and_severity(self) -> str:
+        """The code, with the severity of what asks somebody to act: "LAT01 (page)"."""
+        return self.code if self.severity == "info" else f"{self.code} ({self.severity})"
+
 
 class DocumentSource(Struct, frozen=True):
     kind: Literal["live", "agent", "capture", "prometheus"]
@@ -330,6 +335,18 @@ class Triage(Struct, frozen=True, kw_only=True):
         both in the document's order."""
         reached = reached_from(cause, self.causes)
         return [one for one in (*self.symptoms, *self.causes) if one.id in reached and one.id != cause.id]
+
+    def explained_codes(self, cause: Finding) -> str:
+        """What a cause explains, by code, with the severity of the first: "LAT01 (page; also LAT03, LAT05)".
+        Empty where it explains nothing."""
+        explained = self.explained(cause)
+        if not explained:
+            return ""
+        others = ", ".join(dict.fromkeys(one.code for one in explained[1:]))
+        if not others:
+            return explained[0].code_and_severity
+        first = explained[0].code_and_severity.removesuffix(")")
+        return f"{first}{'; ' if '(' in first else ' ('}also {others})"
 
     @property
     def leading_causes(self) -> list[Finding]:

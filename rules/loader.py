@@ -518,8 +518,8 @@ def check_rule(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Iterator[tup
             yield from _check_expr(parameters(rule), knowledge, use.when, file.line("levers", i, "when"))
         yield from _check_placeholders(rule, knowledge, use.why, file.line("levers", i, "why"))
     yield from _check_placeholders(rule, knowledge, rule.conclusion, file.line("conclusion"))
-    if bool(rule.proven_when) != bool(rule.unproven_why):
-        yield file.line("proven_when"), "proven_when: it needs `unproven_why`, and the other way round"
+    if len({bool(rule.proven_when), bool(rule.unproven_title), bool(rule.unproven_why)}) > 1:
+        yield file.line("proven_when"), "proven_when, unproven_title and unproven_why need each other"
     for key in ("explains_when", "explains_causes_when", "proven_when"):
         if text := getattr(rule, key):
             yield from _check_expr(parameters(rule), knowledge, text, file.line(key))

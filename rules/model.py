@@ -172,7 +172,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     certainty: Literal["high", "medium", "low"] = "high"  # of the conclusion once `when` is true
     certainty_why: str = ""
     proven_when: str = ""  # PromQL: has a value for entities whose figures prove `when`; empty: everywhere
-    unproven_why: str = ""  # why the confidence is low elsewhere, and a page is a ticket
+    unproven_title: str = ""  # the title elsewhere, where a page is a ticket
+    unproven_why: str = ""  # and why the confidence is low
     partial: bool = False  # of a cause: it says what is so and leaves open why, such as that peers are faster
     applies: Applies = Applies()
     explains: tuple[Code, ...] = ()

@@ -129,8 +129,8 @@ def digest_of(entity: Mapping[str, str], what: str, at: float) -> str:
 def _explained(lead: Finding, document: Triage | None) -> list[str]:
     """What the cause explains, by code and title."""
     several = (*document.causes, *document.symptoms) if document is not None else ()
-    titles = {one.code: one.title for one in several}
-    return [f"{code} {titles.get(code, '')}".strip() for code in lead.explains]
+    named = {one.code: f"{one.code_and_severity} {one.title}" for one in several}
+    return [named.get(code, code) for code in lead.explains]
 
 
 def _without_courses(finding: Finding) -> Finding:

@@ -39,7 +39,7 @@ def _lines(document: Triage, finding: Finding, lever: LeverAdvice, setting: str,
     yield f"**Proof.** {_text(document.source.name)}, {document.window.seconds:.0f} s:"
     yield ""
     yield from (f"- {_text(one.title)}: {_text(one.text)}" for one in finding.evidence[:MAX_MEASURES])
-    if explained := [f"{one.code} {one.title}" for one in document.explained(finding)][:MAX_MEASURES]:
+    if explained := [f"{one.code_and_severity} {one.title}" for one in document.explained(finding)][:MAX_MEASURES]:
         yield f"- explains {_text(', '.join(explained))}"
     yield ""
     predicted = "; ".join(f"{_text(one.title)}: {_text(one.text)}" for one in lever.predicted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 
@@ -22,6 +23,7 @@ from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
 
+_FIGURES = re.compile(r"\d[\d.,]*")
 PATIENCE = 0.8
 """The share of the interval that a cycle waits for its collectors; what comes later is taken by the next one."""
 
@@ -98,9 +100,10 @@ class Cycle:
         return None
 
     def _say(self, verdict: str) -> None:
-        if verdict != self._verdict:
+        """Print a verdict that differs from the one before by more than its figures: those differ in each cycle."""
+        if (kind := _FIGURES.sub("", verdict)) != self._verdict:
             self._console.print(f"{time.strftime('%H:%M:%S')}  {verdict}")
-            self._verdict = verdict
+            self._verdict = kind
 
 
 async def judge(pipeline: Pipeline, now: float, worker: Worker) -> str:

@@ -3,15 +3,16 @@ looks at them."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from kvitals.app.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
+from kvitals.app.pipeline import FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.losses import SourceLoss
 from kvitals.app.sources.recording import Moments, RecordingVerdict, with_window
 from kvitals.app.sources.recording_reader import RecordingError
@@ -80,6 +81,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     fast = max(asked, ROWS_IN_WINDOW * step)
     cycle = max(CYCLE_SECONDS, step)
     run_up = max(seconds(rule.for_) for rule in setup.knowledge.rules.values()) + cycle
+    first, now = _reported(reader, at - run_up), _reported(reader, at)
     lead = max(fast, SLOW_SECONDS) + LOOKBACK_SECONDS + run_up
     pipeline = Pipeline(with_window(setup, lead), DocumentSource("agent", f"history, {path}"))
     pipeline.operating = None  # what was computed then is among the rows
@@ -91,15 +93,18 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
         count = len(engines.kept) + len(engines.left_out)
         name = f"{pipeline.source.name}: {len(engines.kept)} of {count} engines"
         pipeline.source = msgspec.structs.replace(pipeline.source, name=name)
-    pipeline.judge.memory.update(_open_episodes(reader, at - run_up))
+    memory = pipeline.judge.memory
+    memory.update({key: one.memory(at - run_up) for key, one in first.items()})
     before = [moment for moment in np.arange(at - run_up, at - cycle / 2, cycle).tolist() if moment > span[0]]
     for _ in pipeline.observe_all([EvaluationSpan(moment, fast, SLOW_SECONDS) for moment in before]):
         pass
-    pipeline.observe(at, fast=fast, cold=at - span[0] < COLD_SECONDS)
+    memory.update({key: one.memory(memory[key].last_true if key in memory else None) for key, one in now.items()})
+    pipeline.observe_span(EvaluationSpan(at, fast, SLOW_SECONDS, seen=at - span[0]))
     pipeline.losses = [
         *_longer_window(step, fast, asked),
         *_no_rows(pipeline.node.window, step, at, asked_at),
         *_damage(reader, at - lead, at, at == span[1]),
+        *_not_shown(pipeline, now),
     ]
     return RecordingVerdict(pipeline, pipeline.triage())
 
@@ -185,8 +190,50 @@ def _place(window: Window, name: str, frame: Frame, engines: EngineLimit | None)
     group.end(numbers)  # those that are judged anew begin again
 
 
-def _open_episodes(reader: HistoryReader, at: float) -> dict[str, Memory]:
-    """What the agent remembered at a moment: since when each finding had been open."""
+class _SinceWhen(msgspec.Struct, frozen=True):
+    """What of a finding's document is needed to go on from it."""
+
+    since_at_least: bool = False
+    kind: str = ""
+    severity: str = ""
+    muted: str = ""
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether it is what a reader of the verdict would miss."""
+        return self.kind in ("cause", "symptom") and self.severity in ("page", "ticket") and not self.muted
+
+
+@dataclass(frozen=True)
+class _Reported:
+    """A finding that an agent reported at a moment."""
+
+    code: str
+    start: float
+    document: _SinceWhen
+
+    def memory(self, last_true: float | None) -> Memory:
+        """What an agent remembered of it, if it was last true then."""
+        return Memory(self.start, last_true, fired=True, from_start=self.document.since_at_least)
+
+
+def _reported(reader: HistoryReader, at: float) -> dict[str, _Reported]:
+    """What an agent reported at a moment, by key of what is remembered."""
     with reader.reading() as connection:
-        known = list(event_log.episodes(connection, at, at))
-    return {f"{e.code}{Labels(e.entity)}": Memory(e.start, at, fired=True) for e in known if e.start < at}
+        known = event_log.open_at(connection, at)
+    found = {}
+    for one in known:
+        with contextlib.suppress(msgspec.DecodeError):
+            document = msgspec.json.decode(one.document, type=_SinceWhen)
+            found[f"{one.code}{Labels(one.entity)}"] = _Reported(one.code, one.start, document)
+    return found
+
+
+def _not_shown(pipeline: Pipeline, reported: Mapping[str, _Reported]) -> list[SourceLoss]:
+    """What an agent reported then and the rows do not show: it had more of them than are kept."""
+    shown = {f"{j.rule.code}{j.entity}" for j in pipeline.judgements if j.outcome == "fired"}
+    codes = {one.code for key, one in reported.items() if key not in shown and one.document.is_trouble}
+    if not codes:
+        return []
+    listed = ", ".join(sorted(codes))
+    return [SourceLoss(f"the agent reported {listed} at that time; the rows that are kept do not show it", hides=False)]

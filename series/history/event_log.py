@@ -13,6 +13,8 @@ from kvitals.series.history import sums
 from kvitals.series.history.codec import DamagedError, compress, decompress
 from kvitals.series.history.schema import labels_of
 
+REWRITTEN_SECONDS = 60.0
+"""So often an episode that lasts is written again."""
 MAX_TEXT = 4000
 MAX_DOCUMENT_BYTES = 1 << 20
 MAX_BATCH_BYTES = 4 << 20
@@ -117,6 +119,12 @@ def episodes(connection: sqlite3.Connection, start: float, end: float) -> Iterat
         with contextlib.suppress(DamagedError):
             whole = decompress(document, MAX_DOCUMENT_BYTES)
             yield Episode(key, code, labels_of(entity), first / 1000, last / 1000, bool(is_open), whole)
+
+
+def open_at(connection: sqlite3.Connection, at: float) -> list[Episode]:
+    """Those that had begun by then and had not ended. Of the newest, the last end may lie before `at`."""
+    near = episodes(connection, at - REWRITTEN_SECONDS, at)
+    return [one for one in near if one.start < at and (one.open or one.end >= at)]
 
 
 def batches(connection: sqlite3.Connection, kind: str, start: float, end: float) -> Iterator[EventBatch]:

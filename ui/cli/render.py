@@ -163,7 +163,7 @@ def _finding(finding: Finding, console: Console, verbose: bool, explained: Seque
         rows = []
         for symptom in explained:
             where = "" if symptom.entity == finding.entity else f" on {symptom.entity.title}"
-            rows.append((symptom.code, f"{symptom.title}{where}. {symptom.conclusion}"))
+            rows.append((symptom.code_and_severity, f"{symptom.title}{where}. {symptom.conclusion}"))
         console.print(_items(rows, 4))
     _levers(finding.levers, console, verbose)
 

@@ -80,9 +80,8 @@ def blocks(document: Triage) -> list[Block]:
 
 def _finding_blocks(finding: Finding, document: Triage) -> list[Block]:
     parts = [Block(_title(finding, document).plain), Block(finding.conclusion)]
-    if explained := document.explained(finding):
-        codes = ", ".join(dict.fromkeys(one.code for one in explained))
-        parts.append(Block(f"Explains {codes}: {explained[0].conclusion}"))
+    if codes := document.explained_codes(finding):
+        parts.append(Block(f"Explains {codes}: {document.explained(finding)[0].conclusion}"))
     proof = tuple(Item(f"{item.title}: {item.text}") for item in finding.evidence if item.lines)[:PROOFS]
     now = tuple(_lever_item(lever) for lever in finding.levers if not lever.restart)[:2]
     later = tuple(_lever_item(lever) for lever in finding.levers if lever.restart)[:2]
@@ -156,15 +155,9 @@ def _title(finding: Finding, document: Triage) -> Text:
 
 def explained_lines(cause: Finding, document: Triage, width: int) -> list[RenderableType]:
     """The first finding that a cause explains, with the codes of the others."""
-    explained = document.explained(cause)
-    if not explained:
+    if not (codes := document.explained_codes(cause)):
         return []
-    first = explained[0]
-    others = ", ".join(dict.fromkeys(one.code for one in explained[1:]))
-    beside = [first.severity if first.severity != "info" else "", f"also {others}" if others else ""]
-    more = "; ".join(part for part in beside if part)
-    named = f"{first.code} ({more})" if more else first.code
-    return [_clipped(f"Explains {named}: {first.conclusion}", width, SYMPTOM_LINES, 2)]
+    return [_clipped(f"Explains {codes}: {document.explained(cause)[0].conclusion}", width, SYMPTOM_LINES, 2)]
 
 
 def proof_lines(finding: Finding, width: int, most: int = PROOFS) -> list[RenderableType]:

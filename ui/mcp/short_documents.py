@@ -253,7 +253,7 @@ def short_triage(document: Triage, quoter: NameQuoter) -> ShortTriage:
             healthy=document.healthy,
             verdict=quoter.sentence(document.verdict, sizes.characters),
             causes=[_short_finding(one, quoter, sizes) for one in causes],
-            symptoms=[f"{one.code} {one.title}" for one in symptoms],
+            symptoms=[f"{one.code_and_severity} {one.title}" for one in symptoms],
             not_listed=document.coverage.fired - len(causes) - len(symptoms),
             rules_clear=document.coverage.clear,
             rules_not_checked=document.coverage.unknown,

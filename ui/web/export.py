@@ -28,7 +28,7 @@ def document(triage: Triage, link: str = "") -> str:
         lines += [*_finding(finding), ""]
     if explained := [symptom for symptom in triage.symptoms if symptom not in unexplained]:
         lines += ["## Explained by these", ""]
-        lines += [f"- {f.code} {plain(f.title)}: {plain(f.conclusion)}" for f in explained] + [""]
+        lines += [f"- {f.code_and_severity} {plain(f.title)}: {plain(f.conclusion)}" for f in explained] + [""]
     if triage.ruled_out:
         lines += ["## Ruled out", ""]
         lines += [f"- {r.code} {plain(r.title)} ({plain(r.entity)}): {plain(r.because)}" for r in triage.ruled_out]

@@ -7,16 +7,22 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from kvitals.agent.records import ScrapeRecord, decode
+from kvitals.app.demo import FOLDER
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.config import Config
 from kvitals.diagnoser.cases.notation import WrittenSeries
 from kvitals.diagnoser.cases.running import Bench
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.late_requests import beyond_chance
-from kvitals.diagnoser.short_window import open_symptoms, promote_causes
+from kvitals.diagnoser.short_window import keep_hidden_causes, open_symptoms, promote_causes
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import headline
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import load
 from kvitals.rules.model import Scope
+from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import Labels
 
 KNOWLEDGE = load()
@@ -144,3 +150,36 @@ def test_what_explains_a_cause_of_an_open_symptom_counts_too() -> None:
     assert [j.outcome for j in promote_causes([twice], with_symptom)] == ["fired"]
     without_symptom = open_symptoms([cascade, twice], around)
     assert [j.outcome for j in promote_causes([twice], without_symptom)] == ["clear"]
+
+
+def test_a_cause_does_not_come_and_go_with_the_length_of_the_window() -> None:
+    """Pages read every 2 s, and no process to read the number of slots from: at two moments of three the running
+    requests were no plateau, and the verdict went from the cause to "Cause unknown" and back, three times in 40 s."""
+    pipeline = Pipeline(Setup(KNOWLEDGE, Config()), DocumentSource("agent", "a test"))
+    with CaptureReader.open(FOLDER / "few_slots.kvcap") as reader:
+        pipeline.node.expect(reader.header.meta)
+        pages = [record for record in reader if isinstance(decode(record), ScrapeRecord)]
+    verdicts = {}
+    for at in pipeline.replay(pages[1::2], step=2.0):
+        pipeline.observe_span(EvaluationSpan(at, seen=at - pages[1].t))
+        verdicts[pipeline.verdict()] = at
+    since = [cause.since for cause in pipeline.triage().causes if cause.code == "SCH01"]
+    assert not [verdict for verdict in verdicts if verdict.startswith("Cause unknown")]
+    assert since and since[0] is not None and since[0] < pages[-1].t - 40
+
+
+def test_a_cause_that_a_short_window_showed_gives_way_to_another() -> None:
+    rules = KNOWLEDGE.rules
+    engine = Labels({"engine": "e"})
+    late = Judgement(rules["LAT01"], engine, "fired", "", None, since=1.0)
+    shown = Judgement(rules["SCH01"], engine, "fired", "", None, since=1.0, short=10.0, last_true=2.0)
+    clear = Judgement(rules["SCH01"], engine, "clear", "", None)
+    other = Judgement(rules["KVC01"], engine, "fired", "", None, since=3.0)
+    key = f"SCH01{engine}"
+
+    def around(judgement: Judgement) -> dict[Scope, Labels]:
+        return {"engine": judgement.entity}
+
+    assert keep_hidden_causes([late, clear], {key: shown}, around) == ([late, shown], {key: 1.0})
+    assert keep_hidden_causes([clear], {key: shown}, around) == ([clear], {})
+    assert keep_hidden_causes([late, clear, other], {key: shown}, around) == ([late, clear, other], {})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from kvitals.app.demo import HEAVY_TENANT
-from kvitals.app.history_recorder import DOCUMENT_SECONDS, Episodes
+from kvitals.app.history_recorder import Episodes
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config
 from kvitals.rules.finding import DocumentSource, Finding
 from kvitals.rules.loader import load
-from kvitals.series.history.event_log import Episode, HistoryEvent
+from kvitals.series.history.event_log import REWRITTEN_SECONDS, Episode, HistoryEvent
 from kvitals.series.recordings import CaptureReader
 
 
@@ -25,7 +25,7 @@ def test_findings_are_written_when_they_open_close_and_once_a_minute() -> None:
             pipeline.observe(at)
             notes = episodes.changed(at)
             whole = pipeline.true_findings()
-            due = bool(whole) and (not anew or at - anew[-1] >= DOCUMENT_SECONDS)
+            due = bool(whole) and (not anew or at - anew[-1] >= REWRITTEN_SECONDS)
             if due:
                 anew.append(at)
                 assert {note.key for note in notes if isinstance(note, Episode) and note.open} == whole.keys()
@@ -44,5 +44,5 @@ def test_findings_are_written_when_they_open_close_and_once_a_minute() -> None:
     assert written and len(anew) > 1
     at = anew[-1]
     assert episodes.changed(at) == []
-    assert {note.key for note in episodes.changed(at + DOCUMENT_SECONDS)} == written.keys()
+    assert {note.key for note in episodes.changed(at + REWRITTEN_SECONDS)} == written.keys()
     assert {note.key for note in episodes.end(at) if isinstance(note, Episode)} == written.keys()

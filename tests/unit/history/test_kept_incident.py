@@ -64,6 +64,7 @@ class Kept:
     keeping: Keeping
     times: list[float]
     verdicts: list[str]
+    open: list[dict[str, float | None]]  # codes of trouble -> since when
 
 
 def setup_in(directory: Path, window: float = 1800.0) -> Setup:
@@ -80,7 +81,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     whole = Pipeline(setup_in(directory), DocumentSource("capture", "whole"))
     keeping = Keeping(pipeline, lambda _: None)
     keeping.start("test")
-    made = Kept(directory, pipeline, whole.node.window, keeping, [], [])
+    made = Kept(directory, pipeline, whole.node.window, keeping, [], [], [])
     with CaptureReader.open(INCIDENT) as reader:
         for one in (pipeline, whole):
             one.node.expect(reader.header.meta)
@@ -89,6 +90,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
         pipeline.observe(due)
         made.times.append(due)
         made.verdicts.append(pipeline.verdict())
+        told = (*pipeline.triage().causes, *pipeline.triage().symptoms)
+        made.open.append({f.code: f.since for f in told if f.severity != "info"})
         keeping.cycle(due, {"reloadConfigSuccess": True, "lastConfigTime": str(len(made.times) // 10)})
         until(lambda: keeping._history.status.committed == made.times[-1], "not written")
     for record in records:
@@ -108,6 +111,22 @@ def test_a_past_moment_has_the_verdict_of_then(kept: Kept) -> None:
     assert now.causes[0].code == then.causes[0].code == "KVC01"
     assert {f.code for f in now.symptoms} == {f.code for f in then.symptoms}
     assert now.verdict == then.verdict
+
+
+def test_each_moment_has_the_findings_of_then(kept: Kept) -> None:
+    """Since when a finding was so, was when the replay of the rows began to see it; a young history was judged as one
+    window without history. What the agent knew and the rows do not show is told."""
+    for at, then in zip(kept.times, kept.open, strict=True):
+        if at - kept.times[0] < 15:
+            continue
+        document = judge_history(kept.directory / "history.db", setup_in(kept.directory), Moments(at)).document
+        now = {f.code: f.since for f in (*document.causes, *document.symptoms) if f.severity != "info"}
+        (told,) = document.coverage.warnings or [""]
+        missing = {code for code in then if code not in now}
+        assert all(code in told for code in missing) and len(missing) <= 1, (at, told, missing)
+        assert {code: since for code, since in now.items() if code in then} == {
+            code: pytest.approx(since, abs=0.01) for code, since in then.items() if code in now
+        }
 
 
 def test_a_window_that_is_asked_for(kept: Kept) -> None:

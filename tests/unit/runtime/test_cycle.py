@@ -1,6 +1,7 @@
 """A cycle goes on when a moment can not be judged, and ends when the agent is to stop."""
 
 import asyncio
+import io
 import threading
 import time
 from collections.abc import Container, Iterator, Sequence
@@ -133,6 +134,18 @@ async def test_a_cycle_that_is_cancelled_cancels_the_collection(
     running.cancel()
     await asyncio.wait({running}, timeout=5)
     assert running.cancelled() and stage.cancelled
+
+
+def test_the_log_has_a_verdict_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line each 2 s: "62 of 62 first tokens in time", "66 of 66 ..."."""
+    stage, told = Collecting(tmp_path, monkeypatch), Console(file=io.StringIO(), width=200)
+    stage.cycle._console = told
+    for verdict in ("No trouble found: 62 of 62.", "No trouble found: 66 of 66.", "Slots are full.", "Slots are full."):
+        stage.cycle._say(verdict)
+    assert [line[10:] for line in told.file.getvalue().splitlines()] == [  # type: ignore[attr-defined]
+        "No trouble found: 62 of 62.",
+        "Slots are full.",
+    ]
 
 
 async def test_nothing_that_grows_with_engines_is_worked_out_on_the_loop(

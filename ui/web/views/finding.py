@@ -105,7 +105,8 @@ def _evidence(finding: Finding, item: Evidence, key: str) -> None:
 def _explains(finding: Finding, explained: Sequence[Finding]) -> None:
     with st.container(gap="xsmall"):
         for f in explained[:MAX_EXPLAINED]:
-            head = f":material/subdirectory_arrow_right: explains {inline_code(f.code)} **{literal(f.title)}**"
+            named = f"{inline_code(f.code_and_severity)} **{literal(f.title)}**"
+            head = f":material/subdirectory_arrow_right: explains {named}"
             where = "" if f.entity == finding.entity else f" on {literal(f.entity.title)}"
             st.markdown(f"{head}{where}: {literal(f.conclusion)}")
         if len(explained) > MAX_EXPLAINED:
