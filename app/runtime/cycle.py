@@ -23,7 +23,7 @@ from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
 
-_FIGURES = re.compile(r"\d[\d.,]*")
+_FIGURES = re.compile(r"[0-9][0-9.,]*")
 PATIENCE = 0.8
 """The share of the interval that a cycle waits for its collectors; what comes later is taken by the next one."""
 

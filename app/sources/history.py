@@ -25,6 +25,7 @@ from kvitals.series.history import event_log
 from kvitals.series.history.damage import time_text
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
+from kvitals.series.undecodable import UNDECODABLE
 from kvitals.series.window import Window
 
 MAX_CELLS = 20_000_000
@@ -223,7 +224,7 @@ def _reported(reader: HistoryReader, at: float) -> dict[str, _Reported]:
         known = event_log.open_at(connection, at)
     found = {}
     for one in known:
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(*UNDECODABLE):
             document = msgspec.json.decode(one.document, type=_SinceWhen)
             found[f"{one.code}{Labels(one.entity)}"] = _Reported(one.code, one.start, document)
     return found

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from kvitals.diagnoser.review import chargeback, efficiency, incidents, opportunities, summary, weeks, work
 from kvitals.diagnoser.review.events import order_events
@@ -14,8 +13,8 @@ from kvitals.diagnoser.review.gpu_time import ledger
 from kvitals.diagnoser.review.money import GpuPrices, price_engines
 from kvitals.diagnoser.review.published import published_rates
 from kvitals.diagnoser.review.result import Incidents, Review, ReviewCoverage, ReviewEvent
-from kvitals.diagnoser.review.review_steps import gather, step_of
-from kvitals.diagnoser.review.words import moment
+from kvitals.diagnoser.review.review_steps import gather, steps_within
+from kvitals.diagnoser.review.words import moments
 from kvitals.diagnoser.review.work import Week
 from kvitals.diagnoser.steps import Ask
 from kvitals.rules.loader import Knowledge
@@ -50,14 +49,14 @@ class ReviewRequest:
 
 def review(ask: Ask, asked: ReviewRequest, knowledge: Knowledge) -> Review:
     """Raises NothingSeenError."""
-    step = step_of(asked.end - asked.since, asked.gap)
-    end = float(np.floor(asked.end / step + 1e-6) * step)
-    start = float(np.ceil(max(asked.since, asked.start) / step - 1e-6) * step)
-    seen = gather(ask, start, end, step, asked.gap) if end - start >= step else None
+    start, step = steps_within(max(asked.since, asked.start), asked.end, asked.gap)
+    count = math.floor((asked.end - start) / step + 1e-6)
+    end = start + count * step
+    seen = gather(ask, start, end, step, asked.gap) if count > 0 else None
     if seen is None or not seen.engines or not seen.data["seen"].any():
         raise NothingSeenError(
-            f"{asked.source}: no engine was watched for long enough between {moment(asked.start)} and "
-            f"{moment(asked.end)} UTC; choose another time with --from and --to"
+            f"{asked.source}: no engine was watched for at least {step:.0f} s between "
+            f"{moments(asked.start, asked.end)} UTC; choose another time with --from and --to"
         )
     of_engines = ledger(seen, asked.given.gpus)
     prices = price_engines(seen.engines, of_engines.gpu_hours.sum(axis=0), asked.given)

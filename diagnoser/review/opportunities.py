@@ -15,6 +15,8 @@ SPARE = 1.25
 """Of the load of an hour, that replicas are to carry."""
 LEAST_SHARE = 0.002
 """Of all GPU-hours: less is not worth a row."""
+LEAST_SECONDS = 3600.0
+"""Of time in which an engine was watched: less is no sample of what a week brings."""
 MOST = 12
 
 
@@ -24,6 +26,7 @@ def levers(
     """The most money first; of like money the surer one."""
     rows = [*_replicas(week), *_idle(week), *_cache(week, cache), *_thrown_away(week), *_of_incidents(incidents)]
     per_hour = total.usd / total.gpu_hours if total.usd is not None and total.gpu_hours > 0 else None
+    short = float(week.seen.data["seen"].max(axis=1).sum()) < LEAST_SECONDS
     best: dict[tuple[str, str], LeverRow] = {}
     for row in rows:
         lever = known.get(row.lever)
@@ -32,8 +35,8 @@ def levers(
         priced = row.gpu_hours * per_hour if row.gpu_hours is not None and per_hour is not None else None
         said = LeverRow(
             lever=row.lever, title=lever.title, why=row.why, setting=row.setting, gpu_hours=row.gpu_hours, usd=priced,
-            at_most=row.at_most, confidence=row.confidence, method=row.method, does_not_fix=lever.does_not_fix,
-            codes=row.codes,
+            at_most=row.at_most, confidence="low" if short else row.confidence, method=row.method,
+            does_not_fix=lever.does_not_fix, codes=row.codes,
         )  # fmt: skip
         key = row.lever, row.setting
         if key not in best or (said.gpu_hours or 0.0) > (best[key].gpu_hours or 0.0):

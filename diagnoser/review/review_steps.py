@@ -146,6 +146,23 @@ def step_of(seconds: float, gap: float) -> float:
     return fits[0] if fits else max(STEPS[-1], ROWS_IN_STEP * gap)
 
 
+def steps_within(since: float, end: float, gap: float) -> tuple[float, float]:
+    """Where the steps of a review of that time begin, and how long one is: as much of the time as can be is in a step.
+
+    Hours begin with the hour. Shorter steps begin with a slot. The shortest, of which a few minutes have only a few,
+    are made as long as fits; a quarter of one is a slot, and at most so much is lost.
+    """
+    seconds = end - since
+    step = step_of(seconds, gap)
+    if step >= ROWS_IN_STEP * SLOT_SECONDS or gap > SLOT_SECONDS:
+        begin = step if step == STEPS[0] or gap > SLOT_SECONDS else SLOT_SECONDS
+        return math.ceil(since / begin - 1e-6) * begin, step
+    count = max(math.floor(seconds / step - 1 / ROWS_IN_STEP + 1e-6), 1)
+    fits = math.floor(seconds / (count + 1 / ROWS_IN_STEP) * 125) * 8  # milliseconds, also of half a slot
+    slot = max(step * 1000, fits) / ROWS_IN_STEP
+    return math.ceil(since * 1000 / slot - 1e-6) * slot / 1000, slot * ROWS_IN_STEP / 1000
+
+
 def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Collection[str] = ()) -> ReviewArrays:
     """What each engine did from start to end. `gap`: seconds between two rows. `only`: what is asked for, by its name;
     then latencies and tenants are not asked for either."""
@@ -166,6 +183,7 @@ def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Co
         for name, of in found.items()
     }
     data["seen"] = _seen_seconds(data["seen"], step, gap)
+    _drop_uncounted(data)
     if only:
         return ReviewArrays(grid, engines, data, {}, {}, {}, math.nan, grid.empty(), None, {})
     number = {engine.entity: i for i, engine in enumerate(engines)}
@@ -231,6 +249,14 @@ def _seen_seconds(slots: Floats, step: float, gap: float) -> Floats:
     whole = max(math.floor(step / _slot(gap, step) + 1e-6), 1)
     seconds: Floats = np.nan_to_num(np.minimum(slots / whole, 1.0)) * step
     return seconds
+
+
+def _drop_uncounted(data: dict[str, Floats]) -> None:
+    """A step with so few rows that an engine's tokens can not be counted, as beside a gap, was not seen: it would be
+    time without a token."""
+    if "output" in data:
+        uncounted = np.isnan(data["output"]) & np.isfinite(data["output"]).any(axis=0)
+        data["seen"][uncounted] = 0.0
 
 
 def over(ask: Ask, text: str, grid: StepGrid) -> Iterator[Series]:

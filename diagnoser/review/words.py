@@ -58,6 +58,12 @@ def moment(t: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(t))
 
 
+def moments(start: float, end: float) -> str:
+    """Both, with seconds where they are within an hour."""
+    form = "%Y-%m-%d %H:%M:%S" if end - start < 3600 else "%Y-%m-%d %H:%M"
+    return " and ".join(time.strftime(form, time.gmtime(t)) for t in (start, end))
+
+
 def day(t: float) -> str:
     """`Sat 31 Jan`, UTC."""
     return time.strftime("%a %d %b", time.gmtime(t)).replace(" 0", " ")

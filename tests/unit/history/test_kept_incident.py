@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -246,11 +247,11 @@ def served(kept: Kept) -> TestServer:
     return TestServer(app)
 
 
-def reviewed(out: Path, source: str, end: float) -> tuple[dict[str, Any], str]:
-    """The document of a review, and what it was printed to be."""
+def reviewed(out: Path, source: str, end: float, start: float | None = None) -> tuple[dict[str, Any], str]:
+    """The document of a review, and what it was printed to be. start: an hour before, where it is not given."""
     printed = io.StringIO()
     with redirect_stdout(printed), pytest.raises(SystemExit) as stop:
-        main(["review", source, f"--from={end - 3600}", f"--to={end}", "--out", str(out)])
+        main(["review", source, f"--from={end - 3600 if start is None else start}", f"--to={end}", "--out", str(out)])
     assert stop.value.code == 0
     return json.loads((out / "review.json").read_bytes()), printed.getvalue()
 
@@ -266,6 +267,19 @@ async def test_a_review_by_url_says_what_one_of_the_directory_says(kept: Kept, t
     for one in (of_url, of_directory):
         del one["made"], one["source"]
     assert of_url == of_directory
+
+
+def test_a_review_of_a_longer_time_has_no_fewer_tokens(kept: Kept, tmp_path: Path) -> None:
+    """Steps began at a multiple of their length: of 50 s, 24 were looked at; a chart without a full minute raised."""
+    begin, end = kept.times[0] - 1, kept.times[-1]
+    source, tokens, shares = str(kept.directory), [], []
+    for start in (end - 33, end - 47, end - 64, end - 90, begin):
+        document, _ = reviewed(tmp_path, source, end, start)
+        tokens.append(document["total"]["output_tokens"])
+        shares.append(document["coverage"]["seen_share"])
+        assert {row["confidence"] for row in document["levers"]} <= {"low"}  # a minute is no sample of a week
+    assert tokens[0] > 0 and all(longer > 0.9 * shorter for shorter, longer in pairwise(tokens))
+    assert min(shares) >= 0.79
 
 
 async def test_the_api_without_a_history_has_the_window(kept: Kept, tmp_path: Path) -> None:

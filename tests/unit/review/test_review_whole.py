@@ -10,11 +10,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from kvitals.app.derived_metrics.operating_families import ask_source
 from kvitals.diagnoser.review.assemble import NothingSeenError, ReviewRequest, review
 from kvitals.diagnoser.review.result import Review
+from kvitals.diagnoser.review.review_steps import _drop_uncounted, steps_within
 from kvitals.rules.loader import Knowledge
 from kvitals.series.types import Frame
 from kvitals.ui.review.markdown import markdown
@@ -82,6 +84,24 @@ def test_nothing_seen_is_refused(asked: ReviewRequest, knowledge: Knowledge) -> 
     early = replace(asked, start=BEGIN - 7 * DAY, since=BEGIN - 7 * DAY, end=BEGIN - DAY)
     with pytest.raises(NothingSeenError, match="no engine was watched"):
         review(ask_source(fortnight()), early, knowledge)
+
+
+def test_a_step_whose_tokens_can_not_be_counted_is_no_idle_time() -> None:
+    """One row beside a gap: the step had no tokens, and the GPU time was "100 % idle"."""
+    data = {"seen": np.array([[24.0, 24.0], [6.0, 24.0]]), "output": np.array([[70.0, np.nan], [np.nan, np.nan]])}
+    _drop_uncounted(data)
+    assert data["seen"].tolist() == [[24.0, 24.0], [0.0, 24.0]]  # the second engine never tells of tokens
+
+
+@pytest.mark.parametrize("seconds", [31, 112, 600, 3601, 7200, 90_000, 7 * DAY])
+@pytest.mark.parametrize("gap", [1.0, 5.0, 6.0, 60.0, 300.0])
+def test_steps_hold_nearly_all_of_a_time(seconds: float, gap: float) -> None:
+    start, step = steps_within(BEGIN + 0.37, BEGIN + 0.37 + seconds, gap)
+    count = int((BEGIN + 0.37 + seconds - start) / step + 1e-6)
+    slot = step / 4 if step < 240 else 60.0
+    assert start >= BEGIN + 0.36
+    assert count == 0 or gap > 60 or (start / slot) % 1 == pytest.approx(0.0, abs=1e-6) or step >= 3600
+    assert count * step >= 0.79 * seconds or seconds < 1.25 * 4 * gap or gap >= 60
 
 
 def test_questions_do_not_depend_on_the_number_of_engines(asked: ReviewRequest, knowledge: Knowledge) -> None:

@@ -38,8 +38,8 @@ def test_a_cause_comes_with_its_proof_what_it_explains_and_what_to_do(api: Stub)
     for text in (
         "Live requests pin 97 % of the KV blocks (p90)",
         "since 2025-12-31 14:02:40 UTC",
-        "explains `LAT01` **TTFT p99 above objective**: 99 % of requests",
-        "explains `KVC09`",
+        "explains `LAT01 (page)` **TTFT p99 above objective**: 99 % of requests",
+        "explains `KVC09 (ticket)`",
         "confidence high (90%)",
         "--kv-cache-dtype fp8",
         "now auto · needs a restart · cost low · needs a GPU with FP8",
@@ -73,7 +73,7 @@ def test_the_same_symptom_under_two_causes_is_shown_under_both(api: Stub) -> Non
     document = documents.unhealthy()
     api.say(replace(document, causes=[*document.causes, other]))
     said = words(run())
-    assert said.count("explains `LAT01`") == 2
+    assert said.count("explains `LAT01 (page)`") == 2
     assert "## 1. KV cache full: requests wait for blocks" in said
     assert "## 2. Held back" in said
 
@@ -93,7 +93,7 @@ def test_a_symptom_of_another_engine_is_not_explained_here(api: Stub) -> None:
     document = documents.unhealthy()
     api.say(replace(document, symptoms=[replace(documents.ttft_breach(), id="b", entity=elsewhere)]))
     said = words(run())
-    assert "explains `LAT01`" not in said
+    assert "explains `LAT01" not in said
     assert "Symptoms without a known cause" in said
 
 
