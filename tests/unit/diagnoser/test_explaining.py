@@ -172,7 +172,7 @@ def test_a_symptom_that_another_engines_cause_explains_is_not_folded_away(judge:
     text = out.getvalue()
     for engine in ("c", "far"):
         assert f"LAT01 {KNOWLEDGE.rules['LAT01'].unproven_title}  ticket · {engine}" in text
-    assert f"LAT01  {KNOWLEDGE.rules['LAT01'].title} on b." in text
+    assert f"LAT01 (ticket)  {KNOWLEDGE.rules['LAT01'].unproven_title} on b." in text
 
 
 @pytest.mark.parametrize(("node", "counts"), [("n1", True), ("n2", False)])
