@@ -17,6 +17,7 @@ from kvitals.app.sources.recording_reader import RecordingError, RecordingSpan, 
 from kvitals.config import Config, Seconds
 from kvitals.config.toml_tables import MAX_WINDOW_SECONDS
 from kvitals.rules.finding import DocumentSource, Triage
+from kvitals.series.history.damage import time_text
 from kvitals.series.recordings import Record
 
 LEAST_SECONDS = 1.0
@@ -90,10 +91,9 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
         raise RecordingError(no_window(path.name, whole))
     at = min(moments.at, last) if moments.at is not None else last
     if at <= first:
-        when = "then" if at == first else f"{max(first - at, 0.1):.1f} s later"
         raise RecordingError(
-            f"{path.name} has no data before the requested time, because it begins {when}; "
-            "write +75s for a time after its start"
+            f"{path.name} has no data before the requested time, because it begins at {time_text(first)}; "
+            "write 75s for a time after its start"
         )
     span = span_at(first, at, moments.start)
     if span.fast < LEAST_SECONDS:

@@ -41,6 +41,8 @@ from kvitals.ui.formats import moment
 
 EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
 MAX_EVENTS = 1000
+FAMILIES = 20
+"""That are listed, the largest first."""
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
@@ -190,15 +192,16 @@ def _show(kept: _Kept, path: Path, console: Console) -> None:
     for title in ("series", "size"):
         table.add_column(title, justify="right")
     sealed = [family for family in kept.families if family.bytes]
-    for family in sealed:
+    for family in sealed[:FAMILIES]:
         table.add_row(family.name, str(family.series), _size(family.bytes))
     console.print()
     if not sealed:  # of a young history: no family has a size
-        console.print(f"no chunk is sealed yet; families: {', '.join(family.name for family in kept.families)}")
+        console.print(f"no chunk is sealed yet; {len(kept.families)} families: --json lists them")
     else:
         console.print(table)
-    if sealed and (rest := len(kept.families) - len(sealed)):
-        console.print(f"{rest} families have no sealed chunk yet: --json lists them", style="dim")
+    if sealed and (rest := len(kept.families) - len(sealed[:FAMILIES])):
+        size = sum(family.bytes for family in sealed[FAMILIES:])
+        console.print(f"and {rest} more families with {_size(size)}: --json lists them", style="dim")
     console.print()
     console.print(f"{_size(kept.waiting)} more are not sealed yet", style="dim")
 
