@@ -31,6 +31,8 @@ TRAFFIC = "traffic"
 SEVERAL_PROCESSES = "TEL12"
 """The rule of pages that are of several processes in turn: where it is true, no other figure of the page is."""
 FORGET_SECONDS = 300.0
+UNSEEN_SECONDS = 60.0
+"""While no agent ran for less than that, what was true is taken to have gone on until enough is seen to tell."""
 MAX_REASONS = 3
 """Comparisons that a conclusion names, where any one of several conditions is enough."""
 TOO_EARLY = "too early to judge"
@@ -93,6 +95,8 @@ class Judge:
     _recent: short_window.RecentSymptoms = field(default_factory=short_window.RecentSymptoms)
     _lent: Mapping[str, SignalValues] = field(default_factory=dict)  # of signals that a short window has none of
     _short: dict[str, float] = field(default_factory=dict)  # keys of `memory` -> since when only short windows show it
+    _figures: dict[str, dict[str, float]] = field(default_factory=dict)  # keys of `memory` -> as they were last true
+    _tells: dict[str, list[str]] = field(default_factory=dict)  # code -> the signals that its finding tells
     _shown: dict[str, Judgement] = field(default_factory=dict)  # causes that short windows showed, as they last did
 
     def renewed(self, knowledge: Knowledge, signals: Signals, params: Mapping[str, Mapping[str, float]]) -> Judge:
@@ -240,6 +244,7 @@ class Judge:
 
     def _forget(self, at: float) -> None:
         """Forget entities that are gone, once they would not be taken for the same again."""
+        self._figures = {key: of for key, of in self._figures.items() if key in self._judged}
         gone = self.memory.keys() - self._judged
         self._judged = set()
         for key in gone:
@@ -439,13 +444,14 @@ class Judge:
                 memory.true_since = self._short.get(f"{rule.code}{entity}", at)
                 memory.from_start = self._since is None
             memory.last_true = at
+            memory.covered = any(self._has_fired(code, entity) for code in rule.excluded_by)
             held = at - memory.true_since
             # What a window without history showed goes on: it does not end because there is history now.
             memory.fired = memory.fired or held >= seconds(rule.for_) or (memory.fired_cold and not span.cold)
             memory.fired_cold = span.cold
             if not (memory.fired or span.cold):
                 return _too_early(rule, entity, verdict, memory, held, watched)
-        elif memory.fired and memory.last_true is not None and at - memory.last_true < seconds(rule.keep):
+        elif self._is_kept(rule, memory, at):
             pass  # keeps firing over a short gap
         elif verdict.truth is None and self._may_go_on(memory, span):
             pass
@@ -453,17 +459,54 @@ class Judge:
             memory.true_since, memory.fired, memory.last_true, memory.fired_cold = None, False, None, False
         if memory.fired or (span.cold and verdict.truth):
             since = None if span.cold else memory.true_since  # one cold window shows that it is so, not since when
-            over = None if verdict.truth else memory.last_true
-            return Judgement(rule, entity, "fired", "", verdict, since, memory.from_start, last_true=over)
+            key = f"{rule.code}{entity}"
+            if verdict.truth:
+                self._figures[key] = self._figures_of(rule, entity)
+                return Judgement(rule, entity, "fired", "", verdict, since, memory.from_start)
+            then, over = self._figures.get(key), memory.last_true
+            return Judgement(rule, entity, "fired", "", verdict, since, memory.from_start, figures=then, last_true=over)
         if verdict.truth is None:
             return Judgement(rule, entity, "unknown", partial(self.why_unknown, verdict, entity, span), verdict)
         return Judgement(rule, entity, "clear", partial(self.why_false, verdict, entity), verdict)
 
+    def _figures_of(self, rule: Rule, entity: Labels) -> dict[str, float]:
+        """The values of the signals that a finding tells."""
+        known = self.signals.known
+        return {n: known[n].values[entity] for n in self._told(rule) if entity in known[n].values}
+
+    def _told(self, rule: Rule) -> list[str]:
+        """The signals that a finding of a rule tells: of its condition, its texts and its evidence."""
+        if rule.code not in self._tells:
+            texts = (rule.conclusion, *(use.why for use in rule.levers))
+            evidence = (query.query.strip().removeprefix(SIGNAL_PREFIX) for query in rule.evidence)
+            names = (
+                *self.needs(rule),
+                *rule.uses,
+                *(n for text in texts for n in PLACEHOLDER.findall(text)),
+                *evidence,
+            )
+            self._tells[rule.code] = [name for name in dict.fromkeys(names) if name in self.signals.known]
+        return self._tells[rule.code]
+
     def _may_go_on(self, memory: Memory, span: EvaluationSpan) -> bool:
-        """Whether it was true when an agent ended that this one took over from, and this one has not looked for as long
-        as its signals need: that there is no traffic, or too little to tell, is not seen yet."""
+        """Whether it was true when an agent ended that this one took over from soon after, and this one has not looked
+        for as long as its signals need: that there is no traffic, or too little to tell, is not seen yet."""
         since = span.at if self._since is None else self._since
-        return memory.last_true is not None and memory.last_true < since and span.at - since < span.fast
+        if memory.last_true is None or memory.covered:
+            return False
+        return 0 < since - memory.last_true < UNSEEN_SECONDS and span.at - since < span.fast
+
+    @staticmethod
+    def _is_kept(rule: Rule, memory: Memory, at: float) -> bool:
+        """Whether `keep` holds open what is not true any more. What another rule had the place of was never told: it
+        does not come up once that one closes."""
+        if not memory.fired or memory.last_true is None or memory.covered:
+            return False
+        return at - memory.last_true < seconds(rule.keep)
+
+    def _has_fired(self, code: str, entity: Labels) -> bool:
+        memory = self.memory.get(f"{code}{entity}")
+        return memory is not None and memory.fired
 
     def why_unknown(self, verdict: Verdict, entity: Labels, span: EvaluationSpan) -> str:
         """Which signals were missing, and why."""

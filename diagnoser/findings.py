@@ -136,8 +136,9 @@ class Findings:
         if judgement.last_true is not None:
             last = datetime.fromtimestamp(judgement.last_true, UTC)
             verdict = judgement.verdict
-            now = conclusion if verdict is None or verdict.truth is not None else "Too little data is measured now."
-            return f"{now} Last true at {last:%H:%M:%S} UTC; closes {judgement.rule.keep} after that."
+            unseen = judgement.figures is None and verdict is not None and verdict.truth is None
+            said = "Too little data is measured now." if unseen else conclusion
+            return f"{said} Last true at {last:%H:%M:%S} UTC; closes {judgement.rule.keep} after that."
         true = self._judge.why_true(judgement)
         return f"{conclusion} Here: {true}." if true else conclusion
 

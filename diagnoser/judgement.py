@@ -26,6 +26,7 @@ class Memory(msgspec.Struct):
     last_true: float | None = None
     fired: bool = False
     from_start: bool = False  # the run was already true when first looked at
+    covered: bool = False  # when it was last true, another rule that fired had its place
     fired_cold: bool = False  # it was true, and so fired, in the last window without history
 
     @property

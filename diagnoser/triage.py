@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -34,6 +35,8 @@ from kvitals.rules.model import SCOPES
 from kvitals.rules.origins import origins
 from kvitals.series.types import Labels
 
+OVER_SECONDS = 20.0
+"""What was last true longer ago is over: a condition that comes and goes is true in one of a few cycles."""
 MAX_OF_A_RULE = 20
 """Entities of which one rule's finding is told in full: all that it could not tell, its evidence, its levers."""
 MAX_UNKNOWN = 1000
@@ -171,6 +174,7 @@ class FindingOrder:
     symptoms: list[Finding]
     telemetry: list[Finding]
     notes: list[Finding]
+    recent: float = -math.inf  # what was last true before this moment is over, seconds since the epoch
 
     @property
     def worst(self) -> list[Finding]:
@@ -188,10 +192,11 @@ def _ordered(open_: Sequence[Finding], span: EvaluationSpan) -> FindingOrder:
     every = [f for f in open_ if f.kind == "cause"]
     noted = {c.id for c in every if not _WEIGHT[c.severity] and reached_from(c, every).isdisjoint(felt)}
     return FindingOrder(
-        rank([c for c in every if c.id not in noted], open_, span.at - span.fast),
+        rank([c for c in every if c.id not in noted], open_, span.at - OVER_SECONDS),
         symptoms,
         [f for f in open_ if f.kind == "telemetry"],
         [f for f in open_ if f.kind == "note" or f.id in noted],
+        span.at - OVER_SECONDS,
     )
 
 
@@ -209,7 +214,8 @@ def is_unread(finding: Finding) -> bool:
 def rank(causes: Sequence[Finding], fired: Sequence[Finding], recent: float = -math.inf) -> list[Finding]:
     """Most likely cause first. recent: a moment, in seconds since the epoch.
 
-    One that was true last before `recent` comes after those that are true: it is about to close. A cause that explains
+    One that was true last before `recent` comes after those that are true, unless it alone explains the worst symptom:
+    the window of a symptom holds what was before, too. A cause that explains
     one of the worst open symptoms, by way of other causes included, comes before one that does not: nobody is helped by
     a true cause of something else. One that is for information comes after those that ask for something, even where it
     explains them: that prompts share nothing is no answer to why their prefill is in the way of others. A cause that
@@ -223,9 +229,11 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding], recent: float = -m
     worst = {s.id for s in _worst([f for f in fired if f.kind == "symptom"])}
     beside = {c.code for c in causes} - {c.code for c in causes if not reached_from(c, causes).isdisjoint(worst)}
     asking = {cause.code for cause in causes if _WEIGHT[cause.severity]}
+    ended = {c.id for c in causes if c.last_true is not None and c.last_true < recent}
+    explained_now = any(c.id not in ended and c.code not in beside for c in causes)
 
     def group(cause: Finding) -> tuple[bool, bool, bool, bool, str]:
-        over = cause.last_true is not None and cause.last_true < recent
+        over = cause.id in ended and (not worst or explained_now or cause.code in beside)
         weight = _WEIGHT[cause.severity]
         under = asking.intersection(cause.explained_by) if weight else cause.explained_by
         return (over, bool(worst) and cause.code in beside, not weight, bool(under), cause.code)
@@ -355,6 +363,13 @@ def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: Evaluatio
     return f"{names} does not report whether it has requests. Run `kvitals check` on its URL." if silent else ""
 
 
+def _over(cause: Finding, recent: float) -> str:
+    """When a cause was last true that `keep` holds open."""
+    if cause.last_true is None or cause.last_true >= recent:
+        return ""
+    return f" (last true at {datetime.fromtimestamp(cause.last_true, UTC):%H:%M:%S} UTC)"
+
+
 def verdict(
     healthy: bool | None,
     ordered: FindingOrder,
@@ -368,11 +383,13 @@ def verdict(
     unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else ""
     if causes and (not ordered.worst or ordered.explains_worst(causes[0])):
         kept = f", with {measured}" if measured and not ordered.worst else ""
-        return f"{unread} {causes[0].title}{kept}.".lstrip()
+        return f"{unread} {causes[0].title}{_over(causes[0], ordered.recent)}{kept}.".lstrip()
     if down:
         return unread
     if ordered.worst:
-        beside = f"“{causes[0].title}” is true but does not explain this symptom" if causes else "no known cause fired"
+        is_true = "is" if causes and not _over(causes[0], ordered.recent) else "was"
+        said = f"“{causes[0].title}” {is_true} true but does not explain this symptom" if causes else ""
+        beside = said or "no known cause fired"
         return f"Cause unknown: {lower_title(ordered.worst[0].title)}, and {beside}."
     if telemetry:
         return f"{telemetry[0].title}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,13 +18,14 @@ from kvitals.app.sources.recording import Moments, RecordingVerdict, with_window
 from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.judgement import Memory, seconds
+from kvitals.diagnoser.review.incidents import TOLD
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.steps import row_gap
 from kvitals.rules.finding import DocumentSource
 from kvitals.series.history import event_log
 from kvitals.series.history.damage import time_text
 from kvitals.series.history.reader import HistoryReader
-from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
+from kvitals.series.types import METRIC_NAME, Floats, Frame, Labels, Matcher, MatchOp, SeriesSource
 from kvitals.series.undecodable import UNDECODABLE
 from kvitals.series.window import Window
 
@@ -78,6 +79,11 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
         raise _without_rows(reader, span[1], asked_at, why)
     at = min(asked_at, span[1])
     step = _step(reader, at, span[0])
+    late = max(ROWS_LATE * step, CYCLE_SECONDS)
+    at = _end_of_rows(reader, at, late)
+    if moments.start is not None and moments.start >= at:
+        why = f"history has no data between {time_text(moments.start)} and {time_text(asked_at)}: no agent wrote any"
+        raise _without_rows(reader, moments.start, asked_at, why)
     asked = at - moments.start if moments.start is not None else FAST_SECONDS
     fast = max(asked, ROWS_IN_WINDOW * step)
     cycle = max(CYCLE_SECONDS, step)
@@ -96,14 +102,15 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
         pipeline.source = msgspec.structs.replace(pipeline.source, name=name)
     memory = pipeline.judge.memory
     memory.update({key: one.memory(at - run_up) for key, one in first.items()})
-    before = [moment for moment in np.arange(at - run_up, at - cycle / 2, cycle).tolist() if moment > span[0]]
+    begin = math.ceil((at - run_up) / cycle) * cycle  # the same moments for whatever moment is asked for
+    before = _with_rows(pipeline.node.window, np.arange(begin, at - cycle / 2, cycle).tolist(), late)
     for _ in pipeline.observe_all([EvaluationSpan(moment, fast, SLOW_SECONDS) for moment in before]):
         pass
     memory.update({key: one.memory(memory[key].last_true if key in memory else None) for key, one in now.items()})
     pipeline.observe_span(EvaluationSpan(at, fast, SLOW_SECONDS, seen=at - span[0]))
     pipeline.losses = [
         *_longer_window(step, fast, asked),
-        *_no_rows(pipeline.node.window, step, at, asked_at),
+        *_no_rows(at, asked_at, late),
         *_damage(reader, at - lead, at, at == span[1]),
         *_not_shown(pipeline, now),
     ]
@@ -119,14 +126,31 @@ def _longer_window(step: float, fast: float, asked: float) -> list[SourceLoss]:
     return losses
 
 
-def _no_rows(window: Window, step: float, at: float, asked_at: float) -> list[SourceLoss]:
+def _row_times(source: SeriesSource, start: float, end: float) -> Floats:
+    """When there are rows of targets."""
+    frames = source.select([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], start, end)
+    return np.unique(np.concatenate([frame.times for frame in frames] or [np.empty(0)]))
+
+
+def _end_of_rows(reader: HistoryReader, at: float, late: float) -> float:
+    """The moment, or that of the last row before it where no agent ran since: its rows say nothing of later ones."""
+    times = _row_times(reader, at - LOOKBACK_SECONDS, at)
+    return float(times[-1]) if len(times) and at - times[-1] > late else at
+
+
+def _with_rows(window: Window, moments: Sequence[float], late: float) -> list[float]:
+    """Those of the moments at which an agent ran: what rows show of a time without any was not so."""
+    times = _row_times(window, moments[0] - late, moments[-1]) if moments else np.empty(0)
+    places = np.searchsorted(times, moments, "right") - 1
+    return [m for m, place in zip(moments, places, strict=True) if place >= 0 and m - times[place] <= late]
+
+
+def _no_rows(at: float, asked_at: float, late: float) -> list[SourceLoss]:
     """That the rows end before the moment that was asked for: nobody knows what was true then."""
-    frames = window.select([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], at - LOOKBACK_SECONDS, at)
-    newest = max((float(frame.times[-1]) for frame in frames if len(frame.times)), default=at)
-    if asked_at - newest <= max(ROWS_LATE * step, CYCLE_SECONDS):
+    if asked_at - at <= late:
         return []
-    text = f"history has no rows between {time_text(newest)} and {time_text(asked_at)}: no agent wrote any"
-    return [SourceLoss(text, newest, asked_at)]
+    text = f"history has no rows between {time_text(at)} and {time_text(asked_at)}: no agent wrote any"
+    return [SourceLoss(text, at, asked_at)]
 
 
 def _damage(reader: HistoryReader, start: float, end: float, is_last: bool) -> list[SourceLoss]:
@@ -219,9 +243,13 @@ class _Reported:
 
 
 def _reported(reader: HistoryReader, at: float) -> dict[str, _Reported]:
-    """What an agent reported at a moment, by key of what is remembered."""
+    """What an agent reported at a moment, by key of what is remembered. An episode begins when its trouble did, and is
+    reported later."""
     with reader.reading() as connection:
         known = event_log.open_at(connection, at)
+        first = min((one.start for one in known), default=at)
+        told = {event.key for event in event_log.events(connection, first, at, TOLD)}
+    known = [one for one in known if one.key in told]
     found = {}
     for one in known:
         with contextlib.suppress(*UNDECODABLE):

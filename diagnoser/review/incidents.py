@@ -46,7 +46,9 @@ def of_history(
     episodes: Iterable[Episode], told: Iterable[HistoryEvent], start: float, end: float, rules: Mapping[str, Rule]
 ) -> Incidents:
     """From the findings in an agent's history."""
-    first_told = {event.key: event.t for event in told}
+    first_told: dict[str, float] = {}  # an agent that starts again tells again of what goes on
+    for event in told:
+        first_told[event.key] = min(event.t, first_told.get(event.key, event.t))
     found: dict[tuple[str, str], _Spans] = {}
     for one in episodes:
         finding = _decoded(one.document)

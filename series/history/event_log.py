@@ -92,8 +92,14 @@ def write(connection: sqlite3.Connection, note: Note) -> None:
 
 
 def close_episodes(connection: sqlite3.Connection) -> None:
-    """Nobody saw how those that are open went on."""
-    connection.execute("UPDATE episodes SET open = 0 WHERE open = 1")
+    """Nobody saw how those that are open went on after the newest row: up to then they were so, as one that ends is
+    written at once."""
+    (newest,) = connection.execute("SELECT max(t_ms) FROM ticks").fetchone()
+    lasting = "end_ms < :newest AND end_ms >= :newest - :most"
+    connection.execute(
+        f"UPDATE episodes SET open = 0, end_ms = CASE WHEN {lasting} THEN :newest ELSE end_ms END WHERE open = 1",  # noqa: S608
+        {"newest": newest or 0, "most": _ms(2 * REWRITTEN_SECONDS)},
+    )
 
 
 def events(connection: sqlite3.Connection, start: float, end: float, kind: str = "") -> Iterator[HistoryEvent]:

@@ -114,7 +114,7 @@ def test_a_finding_keeps_its_beginning_over_a_restart(tmp_path: Path) -> None:
 def test_an_agent_that_has_not_looked_for_long_does_not_take_a_finding_for_over(tmp_path: Path) -> None:
     before = Engine().live(60, slow=True)
     after = Engine()
-    after.at, after.requests, after.slow = before.at + 120.0, before.requests, before.slow  # longer than it is kept
+    after.at, after.requests, after.slow = before.at + 50.0, before.requests, before.slow
     save(tmp_path / "state.json", before.judge.memory)
     after.judge.memory.update(load_state(tmp_path / "state.json", after.at))
     assert after.live(STEP, slow=True).outcome().outcome == "fired"  # one row tells nothing
@@ -123,6 +123,10 @@ def test_an_agent_that_has_not_looked_for_long_does_not_take_a_finding_for_over(
     others.at = after.at
     others.judge.memory.update(load_state(tmp_path / "state.json", others.at))
     assert others.live(60, slow=False).outcome().outcome == "clear"
+    late = Engine()  # "makes no progress" was a page for 30 s beside "34 of 34 first tokens in time"
+    late.at, late.requests, late.slow = before.at + 70.0, before.requests, before.slow
+    late.judge.memory.update(load_state(tmp_path / "state.json", late.at))
+    assert late.live(STEP, slow=True).outcome().outcome == "unknown"
 
 
 @pytest.mark.parametrize("later", [3600.0, -3600.0])
