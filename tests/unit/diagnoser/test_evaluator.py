@@ -90,6 +90,28 @@ def test_it_keeps_firing_over_a_short_gap_and_then_clears() -> None:
     assert engine.outcome().outcome == "clear"
 
 
+def test_what_is_kept_open_has_the_figures_of_when_it_was_true() -> None:
+    """"ITL p99 is 22.8 ms; the objective is 200 ms" was a page."""
+    engine = Engine().live(90, slow=True)
+    figures = dict(engine.outcome().figures or {}) or engine.judge._figures[f"LAT01{engine.outcome().entity}"]
+    engine.live(40, slow=False)
+    kept = engine.outcome()
+    assert kept.outcome == "fired" and kept.last_true is not None and kept.figures is not None
+    assert kept.figures["ttft_p99_seconds"] > 2.0
+    assert figures.keys() == kept.figures.keys()
+    engine.live(60, slow=False)
+    assert engine.outcome().figures is None
+
+
+def test_what_another_rule_had_the_place_of_does_not_come_up_when_that_one_closes() -> None:
+    """KVC23 was covered by KVC01 and never told; its five minutes outlasted the other's two, and it was the verdict."""
+    rule = KNOWLEDGE.rules["KVC23"]
+    assert "KVC01" in rule.excluded_by
+    for covered, outcome in ((True, False), (False, True)):
+        memory = Memory(true_since=0.0, last_true=100.0, fired=True, covered=covered)
+        assert Judge._is_kept(rule, memory, 200.0) is outcome
+
+
 def save(path: Path, memory: dict[str, Memory]) -> None:
     """What a running agent saves before it ends."""
     problems: list[str] = []

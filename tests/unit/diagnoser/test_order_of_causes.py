@@ -74,3 +74,23 @@ def test_a_cause_that_is_about_to_close_does_not_stay_before_one_that_is_true(ju
     assert order(judge, "KVC01 a", "ENG01 a", *symptoms)[0] == "KVC01 a"
     assert order(judge, "KVC01 a 20", "ENG01 a", *symptoms)[0] == "KVC01 a"  # it may be true again in a moment
     assert order(judge, "KVC01 a 105", "ENG01 a", *symptoms) == ["ENG01 a", "KVC01 a"]
+    assert order(judge, "KVC01 a 40", "ENG01 a", *symptoms) == ["ENG01 a", "KVC01 a"]
+
+
+def test_a_cause_that_is_over_leads_where_only_it_explains_the_symptom(judge: Judge) -> None:
+    """The window of the symptom holds the time in which the cause was true."""
+    assert order(judge, "KVC01 a 40", "TEN06 a", "LAT01 a")[0] == "KVC01 a"
+
+
+def test_the_verdict_states_when_a_cause_that_is_over_was_true(judge: Judge) -> None:
+    """"KV cache full: requests wait for blocks" was the verdict on an engine with a KV usage of 0 %."""
+    rule, engine = KNOWLEDGE.rules["KVC01"], Labels({"engine": "a"})
+    verdicts = [
+        triage(judge, [Judgement(rule, engine, "fired", "", None, last_true=last)], SPAN, DocumentSource("live", "x"))
+        for last in (None, SPAN.at - 10, SPAN.at - 40)
+    ]
+    assert [document.verdict for document in verdicts] == [
+        f"{rule.title}.",
+        f"{rule.title}.",
+        f"{rule.title} (last true at 00:16:00 UTC).",
+    ]
