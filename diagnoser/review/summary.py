@@ -29,6 +29,8 @@ from kvitals.diagnoser.review.words import count, day, hours, lasting, moment, s
 from kvitals.diagnoser.review.work import Week
 from kvitals.diagnoser.text import lower_title
 
+LONG_STEP_SECONDS = 300.0
+"""Of a step that is longer, what is interpolated at its ends is a small part."""
 WHOLE = 0.995
 FEW_HOURS = 0.05
 """Of the incidents' time on a day, below which an incident is not what the day was about."""
@@ -298,6 +300,8 @@ def _seen(of: SummaryFacts) -> Iterator[str]:
             f"Only observed time is counted: {share(one.seen_share)} of the requested time, and engines "
             f"{share(one.engine_share)} of the time between their first and last scrape{where}."
         )
+    if (step := of.week.seen.step) < LONG_STEP_SECONDS:
+        yield f"Steps of {step:.0f} s have a few rows each: counts are interpolated at their ends, up to 15 % off."
 
 
 def _listed(several: Sequence[str]) -> str:

@@ -83,7 +83,7 @@ def test_a_cause_that_is_over_leads_where_only_it_explains_the_symptom(judge: Ju
 
 
 def test_the_verdict_states_when_a_cause_that_is_over_was_true(judge: Judge) -> None:
-    """"KV cache full: requests wait for blocks" was the verdict on an engine with a KV usage of 0 %."""
+    """ "KV cache full: requests wait for blocks" was the verdict on an engine with a KV usage of 0 %."""
     rule, engine = KNOWLEDGE.rules["KVC01"], Labels({"engine": "a"})
     verdicts = [
         triage(judge, [Judgement(rule, engine, "fired", "", None, last_true=last)], SPAN, DocumentSource("live", "x"))
