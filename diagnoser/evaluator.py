@@ -103,6 +103,11 @@ class Judge:
         """A judge by other rules or parameters, that remembers what this one does."""
         return Judge(knowledge, signals, params, self.memory, glances=self.glances, _since=self._since)
 
+    def remember(self, known: Mapping[str, Memory]) -> None:
+        """Go on from what another judge knew, also of causes that only short windows show."""
+        self.memory.update(known)
+        self._short |= {key: of.true_since for key, of in known.items() if of.true_since is not None}
+
     def judge(self, span: EvaluationSpan) -> list[Judgement]:
         """Evaluate the signals and then every rule for every entity of its scope."""
         return complete(self.judge_steps(span))

@@ -138,7 +138,7 @@ class Findings:
             verdict = judgement.verdict
             unseen = judgement.figures is None and verdict is not None and verdict.truth is None
             said = "Too little data is measured now." if unseen else conclusion
-            return f"{said} Last true at {last:%H:%M:%S} UTC; closes {judgement.rule.keep} after that."
+            return f"{said} Last true at {last:%H:%M:%S} UTC; closes {judgement.rule.keep} later at most."
         true = self._judge.why_true(judgement)
         return f"{conclusion} Here: {true}." if true else conclusion
 

@@ -44,8 +44,8 @@ _COUNTERS = {
     "refaulted": 'kvitals_cache_refaulted_tokens_total{medium="gpu"}',
     "refaulted_below": "kvitals_cache_refaulted_below_tokens_total",
 }
-COMPARED = ("seen", "busy", "gpus", "output", "prompt", "looked_up", "hit", "prefill", "decode", "refaulted",
-            "refaulted_below")  # fmt: skip
+COMPARED = ("seen", "first", "last", "busy", "gpus", "output", "prompt", "looked_up", "hit", "prefill", "decode",
+            "refaulted", "refaulted_below")  # fmt: skip
 """What a week is asked for that another is compared with."""
 _BUCKETS = {"ttft_p99": "kvitals_ttft_seconds_bucket", "itl_p99": "kvitals_itl_seconds_bucket"}
 _TENANTS = {
@@ -184,6 +184,7 @@ def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Co
     }
     data["seen"] = _seen_seconds(data["seen"], step, gap)
     _drop_uncounted(data)
+    _scale_over_gaps(data, step)
     if only:
         return ReviewArrays(grid, engines, data, {}, {}, {}, math.nan, grid.empty(), None, {})
     number = {engine.entity: i for i, engine in enumerate(engines)}
@@ -229,8 +230,11 @@ def _questions(step: float, gap: float) -> dict[str, str]:
     of, slot = promql_time(step), promql_time(_slot(gap, step))
     slots = f"{promql_time(step - _slot(gap, step) / 2)}:{slot}"  # so that no slot is in two steps
     there = f"count by ({_ALL}) (count_over_time(kvitals_requests_running[{slot}]))"
+    before = promql_time(step - _slot(gap, step))
     said = {
         "seen": f"count_over_time(({there})[{slots}])",
+        "first": f"sum by ({_E}) (count_over_time(kvitals_requests_running[{slot}] offset {before}))",
+        "last": f"sum by ({_E}) (count_over_time(kvitals_requests_running[{slot}]))",
         "busy": f"avg_over_time((sum by ({_E}) (kvitals_requests_running) > bool 0)[{slots}])",
         "running": f"sum by ({_E}) (avg_over_time(kvitals_requests_running[{of}]))",
         "gpus": f"max by ({_E}) (avg_over_time(kvitals_engine_gpus[{of}]))",
@@ -257,6 +261,15 @@ def _drop_uncounted(data: dict[str, Floats]) -> None:
     if "output" in data:
         uncounted = np.isnan(data["output"]) & np.isfinite(data["output"]).any(axis=0)
         data["seen"][uncounted] = 0.0
+
+
+def _scale_over_gaps(data: dict[str, Floats], step: float) -> None:
+    """Counters of a step with a gap in its middle went on in the gap: what is counted is the part of the time in which
+    the engine was seen. Of a gap at an end of the step nothing is counted."""
+    inside = np.isfinite(data["first"]) & np.isfinite(data["last"]) & (data["seen"] > 0)
+    share = np.where(inside, np.minimum(data["seen"] / step, 1.0), 1.0)
+    for name in _COUNTERS.keys() & data.keys():
+        data[name] *= share
 
 
 def over(ask: Ask, text: str, grid: StepGrid) -> Iterator[Series]:
