@@ -256,7 +256,7 @@ def _seen_seconds(slots: Floats, step: float, gap: float) -> Floats:
 
 
 def _drop_uncounted(data: dict[str, Floats]) -> None:
-    """A step with so few rows that an engine's tokens can not be counted, as beside a gap, was not seen: it would be
+    """A step with so few rows that an engine's tokens cannot be counted, as beside a gap, was not seen: it would be
     time without a token."""
     if "output" in data:
         uncounted = np.isnan(data["output"]) & np.isfinite(data["output"]).any(axis=0)

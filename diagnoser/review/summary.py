@@ -301,7 +301,7 @@ def _seen(of: SummaryFacts) -> Iterator[str]:
             f"{share(one.engine_share)} of the time between their first and last scrape{where}."
         )
     if (step := of.week.seen.step) < LONG_STEP_SECONDS:
-        yield f"Steps of {step:.0f} s have a few rows each: counts are interpolated at their ends, up to 15 % off."
+        yield f"Steps of {step:.0f} s have only a few rows: counts are interpolated and may be off by up to 15 %."
 
 
 def _listed(several: Sequence[str]) -> str:

@@ -101,7 +101,7 @@ class _Span:
         return LEFT + (WIDTH - LEFT - RIGHT) * (t - self.start) / (self.end - self.start)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Days where there are several, else hours or minutes."""
+        """Days where there are several, else hours, minutes or seconds."""
         seconds = self.end - self.start
         usual = (5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 10800.0, DAY)
         every = next((one for one in usual if seconds / one <= 10), DAY * math.ceil(seconds / DAY / 10))
@@ -146,7 +146,7 @@ def _framed(marks: Sequence[str], span: _Span, top: float, said: Callable[[float
             f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end" class="a">{html.text(said(value))}</text>'
         )
     ticks = list(span.ticks())
-    for (t, text), follows in zip(ticks, [*(one for one, _ in ticks[1:]), span.end], strict=False):
+    for (t, text), follows in zip(ticks, [*(one for one, _ in ticks[1:]), span.end][: len(ticks)], strict=True):
         x = span.x(t)
         lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM + 4}" stroke="{FAINT}"/>')
         if span.x(follows) - x > 34:

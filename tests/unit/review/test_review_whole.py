@@ -90,7 +90,7 @@ def test_a_step_whose_tokens_can_not_be_counted_is_no_idle_time() -> None:
     """One row beside a gap: the step had no tokens, and the GPU time was "100 % idle"."""
     data = {"seen": np.array([[24.0, 24.0], [6.0, 24.0]]), "output": np.array([[70.0, np.nan], [np.nan, np.nan]])}
     _drop_uncounted(data)
-    assert data["seen"].tolist() == [[24.0, 24.0], [0.0, 24.0]]  # the second engine never tells of tokens
+    assert data["seen"].tolist() == [[24.0, 24.0], [0.0, 24.0]]  # the second engine reports no tokens
 
 
 def test_the_tokens_of_a_gap_are_counted_no_more_than_its_time(asked: ReviewRequest, knowledge: Knowledge) -> None:
