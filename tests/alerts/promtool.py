@@ -170,7 +170,7 @@ def moved(series: str, values: str) -> str:
 def _moved(item: str) -> str:
     number, x, rest = item.partition("x")
     try:
-        return f"{float(number) - START:g}{x}{rest}"
+        return f"{float(number) - START!r}{x}{rest}"
     except ValueError:  # a gap, or a course that is counted up
         return item
 
