@@ -12,7 +12,7 @@ import msgspec
 
 from kvitals.diagnoser import short_window
 from kvitals.diagnoser.entities import ENTITIES, IN_FRONT, INFO, NOTHING_KNOWN, Entities, not_for
-from kvitals.diagnoser.judgement import Judgement, Memory, seconds
+from kvitals.diagnoser.judgement import Judgement, LastTrue, Memory, seconds
 from kvitals.diagnoser.kleene import Values, Verdict, decide, truths
 from kvitals.diagnoser.late_requests import HISTOGRAMS, late_engines
 from kvitals.diagnoser.reasons import describe_false, describe_true, missing_signals, signals_in
@@ -94,19 +94,14 @@ class Judge:
     _watch: Judge | None = None  # judges the last seconds for what clients feel; made when first needed
     _recent: short_window.RecentSymptoms = field(default_factory=short_window.RecentSymptoms)
     _lent: Mapping[str, SignalValues] = field(default_factory=dict)  # of signals that a short window has none of
-    _short: dict[str, float] = field(default_factory=dict)  # keys of `memory` -> since when only short windows show it
-    _figures: dict[str, dict[str, float]] = field(default_factory=dict)  # keys of `memory` -> as they were last true
+    _last_true: dict[str, LastTrue] = field(default_factory=dict)  # keys of `memory` -> what was told then
     _tells: dict[str, list[str]] = field(default_factory=dict)  # code -> the signals that its finding tells
-    _shown: dict[str, Judgement] = field(default_factory=dict)  # causes that short windows showed, as they last did
 
     def renewed(self, knowledge: Knowledge, signals: Signals, params: Mapping[str, Mapping[str, float]]) -> Judge:
         """A judge by other rules or parameters, that remembers what this one does."""
-        return Judge(knowledge, signals, params, self.memory, glances=self.glances, _since=self._since)
-
-    def remember(self, known: Mapping[str, Memory]) -> None:
-        """Go on from what another judge knew, also of causes that only short windows show."""
-        self.memory.update(known)
-        self._short |= {key: of.true_since for key, of in known.items() if of.true_since is not None}
+        judge = Judge(knowledge, signals, params, self.memory, glances=self.glances, _since=self._since)
+        judge._last_true = self._last_true
+        return judge
 
     def judge(self, span: EvaluationSpan) -> list[Judgement]:
         """Evaluate the signals and then every rule for every entity of its scope."""
@@ -123,8 +118,7 @@ class Judge:
             recent = yield from self._recent_steps(span.at)
         short = short_window.short_span(judgements, recent, span) if self.glances else None
         if short is None:
-            self._short = {}
-            promoted: list[Judgement] = yield lambda: self._with_shown(self._promoted(judgements, span.at), span.at)
+            promoted: list[Judgement] = yield partial(self._promoted, judgements, span.at)
             return _of_one_process(promoted)
         glance = self._glance_judge()
         glance._lent = {name: self.signals.known[name] for name in self._history}
@@ -144,27 +138,24 @@ class Judge:
         """The judgements, with what a short window shows."""
         over = {(j.rule.code, j.entity) for j in in_short if j.outcome == "clear"}
         confirmed = short_window.confirm_symptoms(judgements, in_short, self.memory)
-        counted, symptoms = short_window.add_hidden_symptoms(in_short, confirmed, seen, recent)
-        promoted = self._promoted(counted, at, over)
+        with_symptoms = short_window.add_hidden_symptoms(in_short, confirmed, seen, recent)
+        promoted = self._promoted(with_symptoms, at, over)
         hidden = [j for j in in_short if j.outcome == "fired" and j.rule.kind == "cause"]
         open_ = self._open([*promoted, *hidden], at)
-        counted, causes = short_window.add_hidden_causes(in_short, promoted, seen, open_, self._short)
-        self._short = symptoms | causes
-        for j in counted:
-            if (key := f"{j.rule.code}{j.entity}") in causes:
-                self._shown[key] = msgspec.structs.replace(j, last_true=at)
-        return self._with_shown(counted, at)
+        counted = short_window.add_hidden_causes(in_short, promoted, seen, open_, self.memory)
+        for judgement in counted:
+            if judgement.short is not None and judgement.last_true is None:
+                self._remember_short(judgement, at)
+        return counted
 
-    def _with_shown(self, judgements: list[Judgement], at: float) -> list[Judgement]:
-        """The judgements, with causes that short windows showed a moment ago where nothing else explains a symptom."""
-        self._shown = {
-            key: j for key, j in self._shown.items() if 0 <= at - (j.last_true or 0.0) < seconds(j.rule.keep)
-        }
-        if not self._shown:
-            return judgements
-        kept, since = short_window.keep_hidden_causes(judgements, self._shown, partial(self.around, at=at))
-        self._short |= since
-        return kept
+    def _remember_short(self, shown: Judgement, at: float) -> None:
+        """Remember what only a short window shows, as what the long one shows is: a cause that one window shows and the
+        next one does not would come and go as these windows grow."""
+        memory = self.memory.setdefault(shown.key, Memory())
+        memory.true_since, memory.last_true = shown.since, at
+        memory.covered = any(self._has_fired(code, shown.entity) for code in shown.rule.excluded_by)
+        memory.fired = memory.fired or shown.rule.kind == "cause"
+        self._last_true[shown.key] = LastTrue(shown.figures or {}, shown.short)
 
     def _recent_steps(self, at: float) -> Steps[Mapping[short_window.SymptomOf, float]]:
         """Since when short windows show a symptom that clients feel."""
@@ -249,7 +240,7 @@ class Judge:
 
     def _forget(self, at: float) -> None:
         """Forget entities that are gone, once they would not be taken for the same again."""
-        self._figures = {key: of for key, of in self._figures.items() if key in self._judged}
+        self._last_true = {key: of for key, of in self._last_true.items() if key in self._judged}
         gone = self.memory.keys() - self._judged
         self._judged = set()
         for key in gone:
@@ -446,7 +437,7 @@ class Judge:
         at = span.at
         if verdict.truth:
             if memory.true_since is None:
-                memory.true_since = self._short.get(f"{rule.code}{entity}", at)
+                memory.true_since = at
                 memory.from_start = self._since is None
             memory.last_true = at
             memory.covered = any(self._has_fired(code, entity) for code in rule.excluded_by)
@@ -464,12 +455,14 @@ class Judge:
             memory.true_since, memory.fired, memory.last_true, memory.fired_cold = None, False, None, False
         if memory.fired or (span.cold and verdict.truth):
             since = None if span.cold else memory.true_since  # one cold window shows that it is so, not since when
-            key = f"{rule.code}{entity}"
+            fired = Judgement(rule, entity, "fired", "", verdict, since, memory.from_start)
             if verdict.truth:
-                self._figures[key] = self._figures_of(rule, entity)
-                return Judgement(rule, entity, "fired", "", verdict, since, memory.from_start)
-            then, over = self._figures.get(key), memory.last_true
-            return Judgement(rule, entity, "fired", "", verdict, since, memory.from_start, figures=then, last_true=over)
+                self._last_true[fired.key] = LastTrue(self._figures_of(rule, entity), None)
+                return fired
+            then = self._last_true.get(fired.key, LastTrue({}, None))
+            return msgspec.structs.replace(
+                fired, figures=then.figures or None, short=then.short, last_true=memory.last_true
+            )
         if verdict.truth is None:
             return Judgement(rule, entity, "unknown", partial(self.why_unknown, verdict, entity, span), verdict)
         return Judgement(rule, entity, "clear", partial(self.why_false, verdict, entity), verdict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,6 +35,13 @@ class Memory(msgspec.Struct):
         return not self.fired and self.true_since is None
 
 
+class LastTrue(NamedTuple):
+    """What a finding told when its condition was last true."""
+
+    figures: Mapping[str, float]  # the values of the signals that it tells, by name
+    short: float | None  # seconds of the short window that showed it, where the long one did not
+
+
 class Judgement(msgspec.Struct, frozen=True):
     """One rule on one entity at one moment."""
 
@@ -48,6 +56,11 @@ class Judgement(msgspec.Struct, frozen=True):
     short: float | None = None  # seconds of the short window that shows it, where the long one does not
     figures: Mapping[str, float] | None = None  # the values of signals in that window
     last_true: float | None = None  # when it was, where it is not any more and `keep` holds it
+
+    @property
+    def key(self) -> str:
+        """By which its rule and entity are remembered."""
+        return f"{self.rule.code}{self.entity}"
 
     @property
     def reason(self) -> str:

@@ -143,7 +143,7 @@ def confirm_symptoms(
         rule, entity = judgement.rule, judgement.entity
         if judgement.early is None or rule.kind != "symptom" or (rule.code, entity) not in true:
             return judgement
-        memory[f"{rule.code}{entity}"].fired = True
+        memory[judgement.key].fired = True
         return msgspec.structs.replace(judgement, outcome="fired", why="")
 
     return [counted(judgement) for judgement in found]
@@ -154,22 +154,18 @@ def add_hidden_symptoms(
     found: Sequence[Judgement],
     short: ShortWindow,
     recent: Mapping[SymptomOf, float],
-) -> tuple[list[Judgement], dict[str, float]]:
+) -> list[Judgement]:
     """Symptoms that the long window hides count where each window of `RECENT_SECONDS` for `SHORTEST_SECONDS` showed
-    them and the short window does, too. Returned as `add_hidden_causes` does. recent: since when they are shown."""
+    them and the short window does, too. recent: since when they are shown."""
     held = {key for key, since in recent.items() if short.span.at - since >= SHORTEST_SECONDS}
     true = {(j.rule.code, j.entity): j for j in in_short if j.outcome == "fired"}
-    shown: dict[str, float] = {}
 
     def counted(judgement: Judgement) -> Judgement:
-        rule, entity = judgement.rule, judgement.entity
-        hidden = true.get((rule.code, entity)) if (rule.code, entity) in held else None
-        if hidden is None or judgement.outcome not in ("clear", "unknown") or judgement.early is not None:
-            return judgement
-        since = shown[f"{rule.code}{entity}"] = recent[rule.code, entity]
-        return short.shows(hidden, since)
+        of = (judgement.rule.code, judgement.entity)
+        hidden = true.get(of) if of in held and judgement.early is None else None
+        return judgement if hidden is None or _is_true_now(judgement) else short.shows(hidden, recent[of])
 
-    return [counted(judgement) for judgement in found], shown
+    return [counted(judgement) for judgement in found]
 
 
 def add_hidden_causes(
@@ -177,54 +173,26 @@ def add_hidden_causes(
     found: Sequence[Judgement],
     short: ShortWindow,
     open_: OpenSymptoms,
-    shown_before: Mapping[str, float],
-) -> tuple[list[Judgement], dict[str, float]]:
-    """Causes that only the short window shows count where they explain an open symptom. Returned with the moments since
-    when only short windows show them, by key of what is remembered; `shown_before`: the same a cycle earlier.
-
-    One that the long window shows later begins when the short one first did, so it is one episode.
-    """
+    memory: Mapping[str, Memory],
+) -> list[Judgement]:
+    """Causes that only the short window shows count where they explain an open symptom. Each begins when a short window
+    first showed it, as `memory` has it, so it is one episode whichever window shows it later."""
     true = {(j.rule.code, j.entity): j for j in in_short if j.outcome == "fired" and j.rule.kind == "cause"}
-    shown: dict[str, float] = {}
 
     def counted(judgement: Judgement) -> Judgement:
-        rule, entity = judgement.rule, judgement.entity
-        hidden = true.get((rule.code, entity)) if judgement.outcome in ("clear", "unknown") else None
-        if hidden is None or not explains_any(hidden, open_):
+        hidden = true.get((judgement.rule.code, judgement.entity))
+        if hidden is None or _is_true_now(judgement) or not explains_any(hidden, open_):
             return judgement
-        key = f"{rule.code}{entity}"
-        since = shown[key] = shown_before.get(key, short.span.start)
-        return short.shows(hidden, since)
+        before = memory.get(hidden.key)
+        since = before.true_since if before is not None and before.fired else None
+        return short.shows(hidden, short.span.start if since is None else since)
 
-    return [counted(judgement) for judgement in found], shown
+    return [counted(judgement) for judgement in found]
 
 
-def keep_hidden_causes(
-    found: Sequence[Judgement], shown: Mapping[str, Judgement], around: Callable[[Judgement], Mapping[Scope, Labels]]
-) -> tuple[list[Judgement], dict[str, float]]:
-    """Causes that a short window showed a moment ago, `shown` by key of what is remembered, count where a symptom that
-    they explain would have no cause now. Returned with since when each is so.
-
-    As the short window grows, what it shows is true in one and not in the next: the cause would come and go.
-    """
-    causes = [j for j in found if j.outcome == "fired" and j.rule.kind == "cause"]
-    symptoms = [j for j in found if j.outcome == "fired" and j.rule.kind == "symptom"]
-    unexplained: OpenSymptoms = set()
-    for symptom in symptoms:
-        open_ = open_symptoms([symptom], around)
-        if not any(explains_any(cause, open_) for cause in causes):
-            unexplained |= open_
-    kept = {key: j for key, j in shown.items() if explains_any(j, unexplained)}
-    since: dict[str, float] = {}
-
-    def counted(judgement: Judgement) -> Judgement:
-        key = f"{judgement.rule.code}{judgement.entity}"
-        if key not in kept or judgement.outcome not in ("clear", "unknown") or kept[key].since is None:
-            return judgement
-        since[key] = kept[key].since or 0.0
-        return kept[key]
-
-    return [counted(judgement) for judgement in found], since
+def _is_true_now(judgement: Judgement) -> bool:
+    """Whether the long window shows it, or there is nothing to judge: what `keep` holds open is not shown by it."""
+    return judgement.outcome not in ("clear", "unknown") and judgement.last_true is None
 
 
 def promote_causes(

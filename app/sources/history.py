@@ -101,13 +101,13 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
         name = f"{pipeline.source.name}: {len(engines.kept)} of {count} engines"
         pipeline.source = msgspec.structs.replace(pipeline.source, name=name)
     judge = pipeline.judge
-    judge.remember({key: one.memory(at - run_up) for key, one in first.items()})
+    judge.memory.update({key: one.memory(at - run_up) for key, one in first.items()})
     begin = math.ceil((at - run_up) / cycle) * cycle  # the same moments for whatever moment is asked for
     before = _with_rows(pipeline.node.window, np.arange(begin, at - cycle / 2, cycle).tolist(), late)
     for _ in pipeline.observe_all([EvaluationSpan(moment, fast, SLOW_SECONDS) for moment in before]):
         pass
     last_true = {key: judge.memory[key].last_true for key in now if key in judge.memory}
-    judge.remember({key: one.memory(last_true.get(key)) for key, one in now.items()})
+    judge.memory.update({key: one.memory(last_true.get(key)) for key, one in now.items()})
     pipeline.observe_span(EvaluationSpan(at, fast, SLOW_SECONDS, seen=at - span[0]))
     pipeline.losses = [
         *_longer_window(step, fast, asked),

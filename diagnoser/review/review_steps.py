@@ -49,11 +49,12 @@ COMPARED = ("seen", "first", "last", "busy", "gpus", "output", "prompt", "looked
 """What a week is asked for that another is compared with."""
 _BUCKETS = {"ttft_p99": "kvitals_ttft_seconds_bucket", "itl_p99": "kvitals_itl_seconds_bucket"}
 _TENANTS = {
-    "prompt": "kvitals_tenant_prompt_tokens_total",
-    "cached": "kvitals_tenant_cached_tokens_total",
-    "output": "kvitals_tenant_output_tokens_total",
-    "requests": "kvitals_tenant_requests_total",
+    "prompt": ("kvitals_tenant_prompt_tokens_total", "prompt"),
+    "cached": ("kvitals_tenant_cached_tokens_total", "prompt"),
+    "output": ("kvitals_tenant_output_tokens_total", "output"),
+    "requests": ("kvitals_tenant_requests_total", "finished"),
 }
+"""Of each figure of a tenant: its metric, and the counter of engines whose part it is."""
 
 
 @dataclass(frozen=True)
@@ -184,22 +185,28 @@ def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Co
     }
     data["seen"] = _seen_seconds(data["seen"], step, gap)
     _drop_uncounted(data)
-    _scale_over_gaps(data, step)
+    share = _counted_share(data, step)
+    whole = {name: data[name] for name in _COUNTERS.keys() & data.keys()}
+    data |= {name: counts * share for name, counts in whole.items()}
     if only:
         return ReviewArrays(grid, engines, data, {}, {}, {}, math.nan, grid.empty(), None, {})
     number = {engine.entity: i for i, engine in enumerate(engines)}
     of_step, gpu_busy = promql_time(step), grid.empty()
     for series in over(ask, f"avg(avg_over_time(kvitals_gpu_utilization_ratio[{of_step}]))", grid):
         _put(gpu_busy, series, grid)
-    energy = list(over(ask, f"sum(increase(kvitals_gpu_energy_joules_total[{of_step}]))", grid))
+    energy = grid.empty()
+    for series in over(ask, f"sum(increase(kvitals_gpu_energy_joules_total[{of_step}]))", grid):
+        _put(energy, series, grid)
+    counted = {name: _ratio(np.nansum(data[name], 1), np.nansum(counts, 1)) for name, counts in whole.items()}
+    seen = _ratio(np.nansum(np.where(data["seen"] > 0, share, 0.0), 1), np.nansum(data["seen"] > 0, 1))
     return ReviewArrays(
         grid,
         engines,
         data,
-        {name: _histograms(ask, text, grid, number) for name, text in _BUCKETS.items()},
-        _tenants(ask, grid),
+        {name: _histograms(ask, text, grid, number, share) for name, text in _BUCKETS.items()},
+        _tenants(ask, grid, counted),
         _objectives(ask, grid),
-        _sum(energy),
+        float(np.nansum(energy * seen)) if np.isfinite(energy).any() else math.nan,
         gpu_busy,
         _lookups(ask, grid),
         _binding(ask, grid),
@@ -263,13 +270,20 @@ def _drop_uncounted(data: dict[str, Floats]) -> None:
         data["seen"][uncounted] = 0.0
 
 
-def _scale_over_gaps(data: dict[str, Floats], step: float) -> None:
-    """Counters of a step with a gap in its middle went on in the gap: what is counted is the part of the time in which
-    the engine was seen. Of a gap at an end of the step nothing is counted."""
+def _counted_share(data: Mapping[str, Floats], step: float) -> Floats:
+    """Which share of what an engine's counters gained in a step is counted. In a step with a gap in its middle they
+    went on in the gap: what is counted is the part of the time in which the engine was seen. Of a gap at an end of the
+    step they tell nothing."""
     inside = np.isfinite(data["first"]) & np.isfinite(data["last"]) & (data["seen"] > 0)
-    share = np.where(inside, np.minimum(data["seen"] / step, 1.0), 1.0)
-    for name in _COUNTERS.keys() & data.keys():
-        data[name] *= share
+    share: Floats = np.where(inside, np.minimum(data["seen"] / step, 1.0), 1.0)
+    return share
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    """Of each step; 1 where there is nothing."""
+    known = whole > 0
+    shares: Floats = np.where(known, part / np.where(known, whole, 1.0), 1.0)
+    return shares
 
 
 def over(ask: Ask, text: str, grid: StepGrid) -> Iterator[Series]:
@@ -287,26 +301,34 @@ def _put(column: Floats, series: Series, grid: StepGrid) -> None:
     column[places[good]] = series.values[good]
 
 
-def _histograms(ask: Ask, metric: str, grid: StepGrid, number: Mapping[Labels, int]) -> dict[int, Counts]:
-    """Of each engine, how many observations were up to each bound, in each step."""
+def _histograms(
+    ask: Ask, metric: str, grid: StepGrid, number: Mapping[Labels, int], share: Floats
+) -> dict[int, Counts]:
+    """Of each engine, how many observations were up to each bound, in each step. share: what is counted of them."""
     columns: dict[int, dict[float, Floats]] = {}
     for series in over(ask, f"sum by ({_E}, le) (increase({metric}[{promql_time(grid.step)}]))", grid):
         place, upper = number.get(series.labels.keep(ENGINE)), bucket_bound(series.labels.get("le", ""))
         if place is not None and upper is not None:
             _put(columns.setdefault(place, {}).setdefault(upper, grid.empty()), series, grid)
     return {
-        place: Counts(np.array(sorted(of)), np.nan_to_num(np.array([of[upper] for upper in sorted(of)]).T))
+        place: Counts(
+            np.array(sorted(of)),
+            np.nan_to_num(np.array([of[upper] for upper in sorted(of)]) * share[:, place]).T,
+        )
         for place, of in columns.items()
     }
 
 
-def _tenants(ask: Ask, grid: StepGrid) -> dict[str, dict[str, float]]:
-    """What was done for each tenant; the empty name is of those that nobody named."""
+def _tenants(ask: Ask, grid: StepGrid, counted: Mapping[str, Floats]) -> dict[str, dict[str, float]]:
+    """What was done for each tenant; the empty name is of those that nobody named. counted: by counter, which share of
+    each step of all engines is counted, so that the tenants add up to the engines."""
     found: dict[str, dict[str, float]] = {}
-    for what, metric in _TENANTS.items():
+    for what, (metric, counter) in _TENANTS.items():
         for series in over(ask, f"sum by (tenant) (increase({metric}[{promql_time(grid.step)}]))", grid):
             of = found.setdefault(series.labels.get("tenant", ""), {})
-            of[what] = of.get(what, 0.0) + float(np.nansum(series.values))
+            values = grid.empty()
+            _put(values, series, grid)
+            of[what] = of.get(what, 0.0) + float(np.nansum(values * counted[counter]))
     return found
 
 

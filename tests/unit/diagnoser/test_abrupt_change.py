@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 
 import msgspec
@@ -14,9 +17,9 @@ from kvitals.config import Config
 from kvitals.diagnoser.cases.notation import WrittenSeries
 from kvitals.diagnoser.cases.running import Bench
 from kvitals.diagnoser.evaluator import Judge
-from kvitals.diagnoser.judgement import Judgement
+from kvitals.diagnoser.judgement import Judgement, Memory
 from kvitals.diagnoser.late_requests import beyond_chance
-from kvitals.diagnoser.short_window import keep_hidden_causes, open_symptoms, promote_causes
+from kvitals.diagnoser.short_window import open_symptoms, promote_causes
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import headline
 from kvitals.rules.finding import DocumentSource
@@ -168,18 +171,27 @@ def test_a_cause_does_not_come_and_go_with_the_length_of_the_window() -> None:
     assert since and since[0] is not None and since[0] < pages[-1].t - 40
 
 
-def test_a_cause_that_a_short_window_showed_gives_way_to_another() -> None:
-    rules = KNOWLEDGE.rules
-    engine = Labels({"engine": "e"})
-    late = Judgement(rules["LAT01"], engine, "fired", "", None, since=1.0)
-    shown = Judgement(rules["SCH01"], engine, "fired", "", None, since=1.0, short=10.0, last_true=2.0)
-    clear = Judgement(rules["SCH01"], engine, "clear", "", None)
-    other = Judgement(rules["KVC01"], engine, "fired", "", None, since=3.0)
-    key = f"SCH01{engine}"
+def test_a_restarted_agent_knows_a_cause_that_only_a_short_window_showed() -> None:
+    """After a restart in an incident the verdict was "Cause unknown" until the window was full."""
+    with CaptureReader.open(FOLDER / "few_slots.kvcap") as reader:
+        meta = reader.header.meta
+        pages = [record for record in reader if isinstance(decode(record), ScrapeRecord)]
 
-    def around(judgement: Judgement) -> dict[Scope, Labels]:
-        return {"engine": judgement.entity}
+    def agent(known: Mapping[str, Memory]) -> Pipeline:
+        pipeline = Pipeline(Setup(KNOWLEDGE, Config()), DocumentSource("agent", "a test"))
+        pipeline.node.expect(meta)
+        pipeline.judge.memory.update(known)
+        return pipeline
 
-    assert keep_hidden_causes([late, clear], {key: shown}, around) == ([late, shown], {key: 1.0})
-    assert keep_hidden_causes([clear], {key: shown}, around) == ([clear], {})
-    assert keep_hidden_causes([late, clear, other], {key: shown}, around) == ([late, clear, other], {})
+    first, restarted = agent({}), 0
+    for at in first.replay(pages[1::2], step=2.0):
+        first.observe_span(EvaluationSpan(at, seen=at - pages[1].t))
+        if not any(j.rule.code == "SCH01" and j.short and not j.last_true for j in first.judgements):
+            continue
+        second = agent({key: copy(of) for key, of in first.judge.memory.items()})
+        after = [page for page in pages[1::2] if page.t > at]
+        for later in itertools.islice(second.replay(after, step=2.0), 1, 8):
+            second.observe_span(EvaluationSpan(later, seen=later - after[0].t))
+            assert second.verdict().startswith("Requests wait for slots"), later - at
+        restarted += 1
+    assert restarted

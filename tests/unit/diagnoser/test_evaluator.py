@@ -93,7 +93,7 @@ def test_it_keeps_firing_over_a_short_gap_and_then_clears() -> None:
 def test_what_is_kept_open_has_the_figures_of_when_it_was_true() -> None:
     """ "ITL p99 is 22.8 ms; the objective is 200 ms" was a page."""
     engine = Engine().live(90, slow=True)
-    figures = dict(engine.outcome().figures or {}) or engine.judge._figures[f"LAT01{engine.outcome().entity}"]
+    figures = dict(engine.outcome().figures or {}) or engine.judge._last_true[engine.outcome().key].figures
     engine.live(40, slow=False)
     kept = engine.outcome()
     assert kept.outcome == "fired" and kept.last_true is not None and kept.figures is not None

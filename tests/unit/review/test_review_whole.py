@@ -100,10 +100,17 @@ def test_the_tokens_of_a_gap_are_counted_no_more_than_its_time(asked: ReviewRequ
     there = (source.frame.times < noon + 900.0) | (source.frame.times > noon + 2700.0)
     gap = Source(Frame(source.frame.times[there], source.frame.values[there], source.frame.labels))
     day = replace(asked, start=noon - DAY / 2, since=noon - DAY / 2, end=noon + DAY / 2)
-    whole, with_gap = (review(ask_source(one), day, knowledge).total for one in (source, gap))
+    of_whole, of_gap = (review(ask_source(one), day, knowledge) for one in (source, gap))
+    whole, with_gap = of_whole.total, of_gap.total
     lost = whole.gpu_hours - with_gap.gpu_hours
     assert lost > 0.3 * ENGINES
     assert whole.output_tokens - with_gap.output_tokens == pytest.approx(lost * 3600.0 * TOKENS["now"], rel=0.02)
+    kept = with_gap.output_tokens / whole.output_tokens
+    assert kept < 0.98
+    tenants = [sum(row.output_tokens for row in one.chargeback.rows) for one in (of_whole, of_gap)]
+    observed = [one.goodput.objectives[0].observations for one in (of_whole, of_gap)]
+    assert tenants[1] / tenants[0] == pytest.approx(kept, rel=1e-3)
+    assert observed[1] / observed[0] == pytest.approx(kept, rel=1e-3)
 
 
 @pytest.mark.parametrize("seconds", [31, 112, 600, 3601, 7200, 90_000, 7 * DAY])
