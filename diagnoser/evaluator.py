@@ -30,6 +30,8 @@ from kvitals.series.types import Labels
 TRAFFIC = "traffic"
 SEVERAL_PROCESSES = "TEL12"
 """The rule of pages that are of several processes in turn: where it is true, no other figure of the page is."""
+RESTARTS = "restarts"
+"""The signal of an engine's restarts in the window."""
 FORGET_SECONDS = 300.0
 UNSEEN_SECONDS = 60.0
 """While no agent ran for less than that, what was true is taken to have gone on until enough is seen to tell."""
@@ -153,7 +155,7 @@ class Judge:
         next one does not would come and go as these windows grow."""
         memory = self.memory.setdefault(shown.key, Memory())
         memory.true_since, memory.last_true = shown.since, at
-        memory.covered = any(self._has_fired(code, shown.entity) for code in shown.rule.excluded_by)
+        memory.covered = self._is_covered(shown.rule, shown.entity, shown.began)
         memory.fired = memory.fired or shown.rule.kind == "cause"
         self._last_true[shown.key] = LastTrue(shown.figures or {}, shown.short)
 
@@ -440,14 +442,14 @@ class Judge:
                 memory.true_since = at
                 memory.from_start = self._since is None
             memory.last_true = at
-            memory.covered = any(self._has_fired(code, entity) for code in rule.excluded_by)
+            memory.covered = self._is_covered(rule, entity, memory.true_since)
             held = at - memory.true_since
             # What a window without history showed goes on: it does not end because there is history now.
             memory.fired = memory.fired or held >= seconds(rule.for_) or (memory.fired_cold and not span.cold)
             memory.fired_cold = span.cold
             if not (memory.fired or span.cold):
                 return _too_early(rule, entity, verdict, memory, held, watched)
-        elif self._is_kept(rule, memory, at):
+        elif self._is_kept(rule, entity, memory, at):
             pass  # keeps firing over a short gap
         elif verdict.truth is None and self._may_go_on(memory, span):
             pass
@@ -494,17 +496,23 @@ class Judge:
             return False
         return 0 < since - memory.last_true < UNSEEN_SECONDS and span.at - since < span.fast
 
-    @staticmethod
-    def _is_kept(rule: Rule, memory: Memory, at: float) -> bool:
+    def _is_kept(self, rule: Rule, entity: Labels, memory: Memory, at: float) -> bool:
         """Whether `keep` holds open what is not true any more. What another rule had the place of was never told: it
-        does not come up once that one closes."""
+        does not come up once that one closes. What was so in an engine's process ends with the process."""
         if not memory.fired or memory.last_true is None or memory.covered:
+            return False
+        if rule.scope == "engine" and rule.group != "engine" and self._has_restarted(entity):
             return False
         return at - memory.last_true < seconds(rule.keep)
 
-    def _has_fired(self, code: str, entity: Labels) -> bool:
-        memory = self.memory.get(f"{code}{entity}")
-        return memory is not None and memory.fired
+    def _has_restarted(self, entity: Labels) -> bool:
+        """Whether an engine has restarted in the window."""
+        return RESTARTS in self.signals.known and self.signals.known[RESTARTS].values.get(entity, 0.0) > 0
+
+    def _is_covered(self, rule: Rule, entity: Labels, since: float) -> bool:
+        """Whether a rule that fired, and was true since then, has the place of another one."""
+        others = (self.memory.get(f"{code}{entity}") for code in rule.excluded_by)
+        return any(one is not None and one.fired and (one.last_true or since) >= since for one in others)
 
     def why_unknown(self, verdict: Verdict, entity: Labels, span: EvaluationSpan) -> str:
         """Which signals were missing, and why."""

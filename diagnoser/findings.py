@@ -82,7 +82,7 @@ class Findings:
         self._outlines: dict[int, Finding] = {}  # by id of a judgement, which are all kept here
         self._explains_now: dict[int, Sequence[str]] = {}  # by id of a judgement: the codes that it explains now
         self._reasons: dict[int, str] = {}  # likewise: why it is ruled out
-        self._true = _codes(j for j in judgements if j.outcome == "fired")
+        self._last_true = _last_true(j for j in judgements if j.outcome == "fired")
         # What another rule says better explains nothing and is explained by nothing.
         self._fired: dict[tuple[str, Labels], list[Judgement]] = {}  # by scope and entity
         self._within: dict[tuple[str, Labels], list[Judgement]] = {}  # the same of all that the entity is made of
@@ -192,9 +192,10 @@ class Findings:
         )
 
     def superseded(self, judgement: Judgement) -> str:
-        """The code of a fired rule that takes this one's place, or the empty string."""
-        true = self._true.get(judgement.entity, set())
-        return next((c for c in judgement.rule.excluded_by if c in true), "")
+        """The code of a fired rule that takes this one's place, or the empty string. One that was over before this one
+        began takes no place."""
+        true, since = self._last_true.get(judgement.entity, {}), judgement.began
+        return next((c for c in judgement.rule.excluded_by if true.get(c, -math.inf) >= since and c in true), "")
 
     def ruled_out(self, symptom: Judgement) -> list[RuledOut]:
         """The causes that could have explained a symptom and were found not to be so."""
@@ -242,11 +243,11 @@ class Findings:
     def _explained(self, cause: Judgement) -> list[Judgement]:
         """What the rule's being so explains: it speaks of that, on its entity or on what that is made of."""
         within = self._within.get((cause.rule.scope, cause.entity), ())
-        return [j for code in self._explains(cause) for j in within if j.rule.code == code]
+        return [j for code in self._explains(cause) for j in within if j.rule.code == code and not cause.was_over(j)]
 
     def _explained_by(self, judgement: Judgement) -> list[str]:
         around = self._judge.around(judgement, self.span.at).items()
-        fired = (j for place in around for j in self._fired.get(place, ()))
+        fired = (j for place in around for j in self._fired.get(place, ()) if not j.was_over(judgement))
         return sorted({j.rule.code for j in fired if judgement.rule.code in self._explains(j)})
 
     def _explains(self, cause: Judgement) -> Sequence[str]:
@@ -442,11 +443,11 @@ class Findings:
         return f"after a change, watch {lower_title(first.title)} for a few minutes: {first.query.strip()}"
 
 
-def _codes(judgements: Iterable[Judgement]) -> dict[Labels, set[str]]:
-    """The codes of the judgements' rules, by entity."""
-    found: dict[Labels, set[str]] = {}
-    for judgement in judgements:
-        found.setdefault(judgement.entity, set()).add(judgement.rule.code)
+def _last_true(judgements: Iterable[Judgement]) -> dict[Labels, dict[str, float]]:
+    """By entity and code, when each was last true, in seconds since the epoch; infinite where it is true now."""
+    found: dict[Labels, dict[str, float]] = {}
+    for j in judgements:
+        found.setdefault(j.entity, {})[j.rule.code] = math.inf if j.last_true is None else j.last_true
     return found
 
 

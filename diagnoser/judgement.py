@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -88,6 +89,15 @@ class Judgement(msgspec.Struct, frozen=True):
         """Whether it is a page-worthy symptom that is true, and its beginning was seen."""
         pages = self.rule.kind == "symptom" and self.rule.severity == "page"
         return pages and (self.early is not None or self.outcome == "fired") and not self.since_at_least
+
+    @property
+    def began(self) -> float:
+        """Since when it is true, seconds since the epoch; before all time where that is not known."""
+        return -math.inf if self.since is None else self.since
+
+    def was_over(self, effect: Judgement) -> bool:
+        """Whether this was last true before an effect began: it does not explain it."""
+        return self.last_true is not None and self.last_true < effect.began
 
     @property
     def is_true(self) -> bool:

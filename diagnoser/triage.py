@@ -167,7 +167,8 @@ class FindingOrder:
     """Open findings as a document lists them, each list in its order.
 
     causes: those that ask for something, and informational ones that explain an open symptom which does. notes: notes,
-    and the informational causes that explain no such symptom. They are true and change nothing that anybody feels.
+    the informational causes that explain no such symptom, and what has ended and `keep` holds open. Nothing of that is
+    felt now.
     """
 
     causes: list[Finding]
@@ -186,15 +187,25 @@ class FindingOrder:
         return not reached_from(cause, self.causes).isdisjoint(s.id for s in self.worst)
 
 
+def is_ended(finding: Finding, at: float) -> bool:
+    """Whether a finding that `keep` holds open was last true so long before a moment that it tells nothing of it."""
+    return finding.last_true is not None and finding.last_true < at - OVER_SECONDS
+
+
 def _ordered(open_: Sequence[Finding], span: EvaluationSpan) -> FindingOrder:
-    symptoms = sorted((f for f in open_ if f.kind == "symptom"), key=lambda f: (-_WEIGHT[f.severity], f.code))
+    """What has ended is noted, but for causes of a symptom that is open and began before they ended: the window of a
+    symptom holds what was before, too."""
+    symptoms = [f for f in open_ if f.kind == "symptom" and not is_ended(f, span.at)]
     felt = {s.id for s in symptoms if _WEIGHT[s.severity] > 0}
     every = [f for f in open_ if f.kind == "cause"]
-    noted = {c.id for c in every if not _WEIGHT[c.severity] and reached_from(c, every).isdisjoint(felt)}
+    idle = [c for c in every if not _WEIGHT[c.severity] or is_ended(c, span.at)]
+    noted = {c.id for c in idle if reached_from(c, every).isdisjoint(felt)}
+    noted |= {f.id for f in open_ if f.kind == "symptom" and is_ended(f, span.at)}
+    told = [f for f in open_ if f.id not in noted]
     return FindingOrder(
-        rank([c for c in every if c.id not in noted], open_, span.at - OVER_SECONDS),
-        symptoms,
-        [f for f in open_ if f.kind == "telemetry"],
+        rank([f for f in told if f.kind == "cause"], told, span.at - OVER_SECONDS),
+        sorted(symptoms, key=lambda f: (-_WEIGHT[f.severity], f.code)),
+        [f for f in told if f.kind == "telemetry"],
         [f for f in open_ if f.kind == "note" or f.id in noted],
         span.at - OVER_SECONDS,
     )
@@ -233,7 +244,7 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding], recent: float = -m
     explained_now = any(c.id not in ended and c.code not in beside for c in causes)
 
     def group(cause: Finding) -> tuple[bool, bool, bool, bool, str]:
-        over = cause.id in ended and (not worst or explained_now or cause.code in beside)
+        over = cause.id in ended and (explained_now or cause.code in beside)
         weight = _WEIGHT[cause.severity]
         under = asking.intersection(cause.explained_by) if weight else cause.explained_by
         return (over, bool(worst) and cause.code in beside, not weight, bool(under), cause.code)
@@ -271,7 +282,7 @@ def is_healthy(
     judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Finding], span: EvaluationSpan
 ) -> bool | None:
     """docs/decisions/0004: False, True, or None when it could not be told."""
-    if any(f.kind != "note" and _WEIGHT[f.severity] > 0 for f in open_):
+    if any(f.kind != "note" and _WEIGHT[f.severity] > 0 and not is_ended(f, span.at) for f in open_):
         return False
     core = [j for j in judgements if j.rule.core]
     if judge.crashed or not core or pending_judgements(judgements) or is_too_short(span):

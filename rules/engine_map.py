@@ -6,6 +6,7 @@ brings which telemetry. The types below mirror the YAML; their comments are the 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -152,6 +153,7 @@ class Flag(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     given: bool = False  # the fact is 1 where the flag has any value at all
     negated: bool = False  # the flag switches off what the fact says is on
     per: str = ""  # the number is for as many engines as this fact says, the fact for one of them
+    bounds: str = ""  # another fact, which is this number at most
     defaults: tuple[Default, ...] = ()
     note: str = ""
 
@@ -299,6 +301,8 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
         for flag in self.flags.values():
             if flag.per and flag.fact in facts:
                 facts[flag.fact] /= max(facts.get(flag.per, 1.0), 1.0)
+            if flag.bounds and flag.fact in facts:
+                facts[flag.bounds] = min(facts.get(flag.bounds, math.inf), facts[flag.fact])
         return facts, info
 
 

@@ -107,7 +107,7 @@ def test_a_request_that_a_frontend_and_its_worker_count_is_counted_once() -> Non
 def test_a_symptom_that_is_only_kept_open_says_when_it_was_last_true() -> None:
     """It had the figures of now: "ITL p99 is 22.8 ms; the objective is 200 ms" was a page."""
     document = judge(CAPTURES / "incidents" / "scattered_prefixes-1.kvcap", setup()).document
-    (late,) = (one for one in document.symptoms if one.code == "LAT01")
+    (late,) = (one for one in document.notes if one.code == "LAT01")
     measured = {one.signal: one.value for one in late.measures}
     assert measured["ttft_p99_seconds"] > measured["slo_ttft_seconds"]  # type: ignore[operator]
     assert late.conclusion.endswith("Last true at 16:29:06 UTC; closes 1m later at most.")

@@ -105,11 +105,31 @@ def test_what_is_kept_open_has_the_figures_of_when_it_was_true() -> None:
 
 def test_what_another_rule_had_the_place_of_does_not_come_up_when_that_one_closes() -> None:
     """KVC23 was covered by KVC01 and never told; its five minutes outlasted the other's two, and it was the verdict."""
-    rule = KNOWLEDGE.rules["KVC23"]
+    rule, judge, entity = KNOWLEDGE.rules["KVC23"], Engine().judge, Labels({"engine": "e"})
     assert "KVC01" in rule.excluded_by
     for covered, outcome in ((True, False), (False, True)):
         memory = Memory(true_since=0.0, last_true=100.0, fired=True, covered=covered)
-        assert Judge._is_kept(rule, memory, 200.0) is outcome
+        assert judge._is_kept(rule, entity, memory, 200.0) is outcome
+
+
+def test_what_is_kept_open_ends_with_the_process_of_its_engine() -> None:
+    """An engine that was restarted with more slots waited for slots for two minutes more."""
+    engine = Engine().live(60, slow=True)
+    memory = Memory(true_since=engine.at - 60, last_true=engine.at - 10, fired=True)
+    entity = engine.outcome().entity
+    slots, aborts = KNOWLEDGE.rules["SCH01"], KNOWLEDGE.rules["ENG06"]
+    assert engine.judge._is_kept(slots, entity, memory, engine.at)
+    engine.requests = engine.slow = 0.0
+    for start in (1000.0, 1000.0, 2000.0):
+        row = {
+            engine.series("kvitals_target_up"): 1.0,
+            engine.series("kvitals_process_start_time_seconds"): start,
+        }
+        engine.group.append(engine.at, list(row), list(row.values()))
+        engine.judge.judge(EvaluationSpan(engine.at, fast=20.0))
+        engine.at += STEP
+    assert not engine.judge._is_kept(slots, entity, memory, engine.at)
+    assert engine.judge._is_kept(aborts, entity, memory, engine.at)
 
 
 def save(path: Path, memory: dict[str, Memory]) -> None:

@@ -8,7 +8,7 @@ from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import triage
-from kvitals.rules.finding import DocumentSource
+from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.rules.loader import load
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
@@ -82,15 +82,46 @@ def test_a_cause_that_is_over_leads_where_only_it_explains_the_symptom(judge: Ju
     assert order(judge, "KVC01 a 40", "TEN06 a", "LAT01 a")[0] == "KVC01 a"
 
 
+def fired(code: str, *, since: float | None = None, over: float | None = None) -> Judgement:
+    """A finding of engine a: so many seconds ago it began, and was last true."""
+    began, last = (None if ago is None else SPAN.at - ago for ago in (since, over))
+    return Judgement(KNOWLEDGE.rules[code], Labels({"engine": "a"}), "fired", "", None, began, last_true=last)
+
+
+def document_of(judge: Judge, *judgements: Judgement) -> Triage:
+    return triage(judge, judgements, SPAN, DocumentSource("live", "x"))
+
+
 def test_the_verdict_states_when_a_cause_that_is_over_was_true(judge: Judge) -> None:
     """ "KV cache full: requests wait for blocks" was the verdict on an engine with a KV usage of 0 %."""
-    rule, engine = KNOWLEDGE.rules["KVC01"], Labels({"engine": "a"})
-    verdicts = [
-        triage(judge, [Judgement(rule, engine, "fired", "", None, last_true=last)], SPAN, DocumentSource("live", "x"))
-        for last in (None, SPAN.at - 10, SPAN.at - 40)
-    ]
-    assert [document.verdict for document in verdicts] == [
-        f"{rule.title}.",
-        f"{rule.title}.",
-        f"{rule.title} (last true at 00:16:00 UTC).",
-    ]
+    late, title = fired("LAT01", since=60), KNOWLEDGE.rules["KVC01"].title
+    verdicts = [document_of(judge, fired("KVC01", over=over), late).verdict for over in (None, 10, 40)]
+    assert verdicts == [f"{title}.", f"{title}.", f"{title} (last true at 00:16:00 UTC)."]
+
+
+def test_what_has_ended_is_noted(judge: Judge) -> None:
+    """The cause of an incident was the verdict on healthy traffic for two minutes after it."""
+    recent = document_of(judge, fired("KVC01", since=90, over=10), fired("LAT01", since=80, over=10))
+    assert recent.healthy is False and [cause.code for cause in recent.causes] == ["KVC01"]
+    ended = document_of(judge, fired("KVC01", since=120, over=30), fired("LAT01", since=110, over=30))
+    assert ended.healthy is not False and not ended.causes and not ended.symptoms
+    assert sorted(note.code for note in ended.notes) == ["KVC01", "LAT01"]
+
+
+def test_what_has_ended_explains_no_symptom_that_began_later(judge: Judge) -> None:
+    """A tenant that was silent for five minutes explained the late first tokens of others."""
+    before = document_of(judge, fired("KVC01", over=30), fired("LAT01", since=60))
+    assert before.symptoms[0].explained_by == ["KVC01"] and before.causes[0].explains == ["LAT01"]
+    later = document_of(judge, fired("KVC01", over=30), fired("LAT01", since=25))
+    assert later.symptoms[0].explained_by == [] and not later.causes
+    assert later.verdict.startswith("Cause unknown")
+
+
+def test_what_has_ended_takes_no_place_of_what_began_later(judge: Judge) -> None:
+    """Prefill in the way of decoding was "covered by" preemptions that were over before it began."""
+    rule = KNOWLEDGE.rules["KVC23"]
+    assert "KVC01" in rule.excluded_by
+    covered = document_of(judge, fired("KVC01", over=30), fired("KVC23", since=60))
+    assert "KVC23" not in [finding.code for finding in (*covered.causes, *covered.notes)]
+    told = document_of(judge, fired("KVC01", over=30), fired("KVC23", since=25))
+    assert "KVC23" in [finding.code for finding in (*told.causes, *told.notes)]
