@@ -39,7 +39,7 @@ class _Spans:
     detected: list[float] = field(default_factory=list)
     at_least: bool = False
     open: bool = False
-    last: Finding | None = None
+    told: Finding | None = None  # the last of those of the highest severity
 
 
 def of_history(
@@ -61,7 +61,8 @@ def of_history(
         of = found.setdefault((one.code, str(sorted(one.entity.items()))), _Spans(one.code, one.entity))
         of.spans.append((max(one.start, start), min(one.end, end)))
         of.open |= one.open
-        of.last = finding or of.last
+        if finding is not None and (of.told is None or _WORTH.index(severity) <= _WORTH.index(of.told.severity)):
+            of.told = finding
         if finding is not None and finding.since_at_least:
             of.at_least = True
         elif one.key in first_told:
@@ -165,14 +166,14 @@ def _ranked(found: Iterable[_Spans], rules: Mapping[str, Rule], source: str, mis
 
 
 def _row(one: _Spans, rules: Mapping[str, Rule]) -> ReviewIncident:
-    rule, last = rules.get(one.code), one.last
+    rule, told = rules.get(one.code), one.told
     spans = sorted(one.spans)
     return ReviewIncident(
         code=one.code,
-        title=last.title if last else rule.title if rule else one.code,
-        kind=last.kind if last else rule.kind if rule else "",
-        severity=last.severity if last else rule.severity if rule else "",
-        entity=last.entity.title if last else _title(one.labels),
+        title=told.title if told else rule.title if rule else one.code,
+        kind=told.kind if told else rule.kind if rule else "",
+        severity=told.severity if told else rule.severity if rule else "",
+        entity=told.entity.title if told else _title(one.labels),
         labels=dict(one.labels),
         times=len(spans),
         spans=spans,
@@ -180,20 +181,20 @@ def _row(one: _Spans, rules: Mapping[str, Rule]) -> ReviewIncident:
         detected=float(statistics.median(one.detected)) if one.detected else None,
         at_least=one.at_least,
         open=one.open,
-        conclusion=last.conclusion if last else "",
-        explains=list(last.explains) if last else [],
-        explained_by=list(last.explained_by) if last else [],
+        conclusion=told.conclusion if told else "",
+        explains=list(told.explains) if told else [],
+        explained_by=list(told.explained_by) if told else [],
         lost_gpu_hours=None,
         late_gpu_hours=None,
         ttft_within=None,
-        levers=_levers(last, rule),
+        levers=_levers(told, rule),
     )
 
 
-def _levers(last: Finding | None, rule: Rule | None) -> list[IncidentLever]:
+def _levers(told: Finding | None, rule: Rule | None) -> list[IncidentLever]:
     """With their settings as they were advised; as the incident ended nothing may have been offered any more."""
-    if last and last.levers:
-        return [IncidentLever(one.lever, one.title, _setting(one)) for one in last.levers[:MOST_LEVERS]]
+    if told and told.levers:
+        return [IncidentLever(one.lever, one.title, _setting(one)) for one in told.levers[:MOST_LEVERS]]
     return [IncidentLever(one.lever, "", "") for one in rule.levers[:MOST_LEVERS]] if rule else []
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from kvitals.diagnoser.review.incidents import TOLD, of_alerts, of_history, with_losses
 from kvitals.diagnoser.review.result import Incidents
+from kvitals.diagnoser.review.words import lasting
 from kvitals.diagnoser.steps import Counts
 from kvitals.rules.finding import Entity, Finding, LeverAdvice, LeverSetting
 from kvitals.rules.loader import load
@@ -15,6 +16,7 @@ from kvitals.rules.model import Rule
 from kvitals.series.history.event_log import Episode, HistoryEvent
 from kvitals.series.promql import Expr, Series
 from kvitals.series.types import Labels
+from kvitals.ui.review.sections import _incident
 from tests.unit.review.stage import HOUR, engine, seen, week
 
 ENGINE = {"engine": "a", "node": "n"}
@@ -53,6 +55,14 @@ def test_the_same_finding_of_an_entity_is_a_row_with_its_times() -> None:
     assert (row.code, row.times, row.seconds, row.open) == ("SCH01", 2, 800.0, True)  # the second until the end
     assert row.detected == 60.0
     assert row.levers[0].setting == "--max-num-seqs 64 (now 2)"
+
+
+def test_a_row_states_its_highest_severity_and_its_longest_time() -> None:
+    """At its end a page was no longer proven, and the row was a ticket; "longest" was the sum of five times."""
+    several = [episode("1", 0.0, 600.0, finding(severity="page")), episode("2", 700.0, 820.0, finding())]
+    (row,) = of_history(several, [], 0.0, 900.0, {}).rows
+    assert row.severity == "page"
+    assert _incident([row], "")[4] == lasting(600.0)
 
 
 def test_notes_and_what_is_muted_are_no_incidents() -> None:
