@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -226,8 +227,11 @@ def _last(document: Triage, more: str = "") -> Text:
 
 def _note_line(note: Finding, width: int) -> str:
     """A note with the whole sentences of its conclusion that fit on a line, or with its title where not even one fits:
-    a sentence that ends in "…" loses its sense.
+    a sentence that ends in "…" loses its sense. Of what has ended, its title and when it was last true.
     """
+    if note.last_true is not None:
+        last = datetime.fromtimestamp(note.last_true, UTC)
+        return f"Ended: {note.code} {note.title} ({note.entity.title}), last true at {last:%H:%M:%S} UTC"
     line = head = f"Noted: {note.code} ({note.entity.title})"
     for sentence in SENTENCE_END.split(note.conclusion):
         if len(line) + 1 + len(sentence) > width:

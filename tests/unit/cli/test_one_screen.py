@@ -136,3 +136,11 @@ def test_every_format_states_the_change_of_regime(documents: dict[Path, Triage])
     document = documents[HEAVY_TENANT.parent / "heavy_tenant.kvcap"]
     assert document.regime is not None
     assert document.regime.sentence in [block.text for block in screen.blocks(document)]
+
+
+def test_what_has_ended_is_told_in_the_past() -> None:
+    """Its sentence in the present tense was the headline of healthy traffic."""
+    document = judge(CAPTURES / "changes" / "load_changed.kvcap", setup()).document
+    assert document.healthy
+    lines = " ".join(line.strip() for line in _screen(document))
+    assert "Ended: ENG11 Other processes take the engine's CPU time (engine), last true at 18:07:56 UTC" in lines
