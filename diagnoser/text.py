@@ -37,7 +37,8 @@ def render(value: float | None, unit: str, more: int = 0) -> str:
         return _seconds(value, more)
     if unit == "bytes" and math.isfinite(value):
         return size(value)
-    return _number(value, more) + _SUFFIX.get(unit, "")
+    number = _number(value, more)
+    return "1 token" if (number, unit) == ("1", "tokens") else number + _SUFFIX.get(unit, "")
 
 
 def points(difference: float) -> str:

@@ -35,3 +35,12 @@ def test_outcomes_are_counted_as_judgements_where_they_are_more_than_rules() -> 
     assert several.summary.startswith("329 judgements of 183 rules: 8 fired, 178 clear")
     one = Coverage(rules=183, fired=8, clear=100, not_applicable=9, unknown=66, engines=[])
     assert one.summary == "183 rules: 8 fired, 100 clear, 9 not applicable, 66 not checked"
+
+
+def test_one_token_is_one_token() -> None:
+    assert [render(value, "tokens") for value in (0.8, 1.0, 1.004, 2.0)] == [
+        "0.8 tokens",
+        "1 token",
+        "1 token",
+        "2 tokens",
+    ]
