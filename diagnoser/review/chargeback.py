@@ -25,13 +25,20 @@ class _Done:
     output: float
 
 
+_NO_TENANTS = "no requests with tenants: the tap, spans or request logs report tenants, engines do not"
+_NO_TOKENS = (
+    "the tenants' requests have no token counts: clients of the tap have to set stream_options.include_usage, or spans "
+    "or request logs report them"
+)
+
+
 def chargeback(week: Week, gpu_hours: float, usd: float | None) -> Chargeback:
     """Tenants' shares of the whole bill, idle time and waste included."""
     tenants = week.seen.tenants
     if not any(of.get("prompt", 0) + of.get("output", 0) > 0 for of in tenants.values()):
         return Chargeback(
             rows=[], total_cents=None, gpu_hours=gpu_hours, method="",
-            missing="no requests with tenants: the tap, spans or request logs report tenants, engines do not",
+            missing=_NO_TOKENS if any(of.get("requests", 0) > 0 for of in tenants.values()) else _NO_TENANTS,
         )  # fmt: skip
     prefill, decode, how = _weights(week)
     done = [_done(name, of) for name, of in tenants.items()]

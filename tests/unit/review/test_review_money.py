@@ -102,7 +102,14 @@ def test_what_only_engines_saw_is_a_row_and_so_is_an_unnamed_tenant() -> None:
 
 def test_no_tenants_no_table() -> None:
     found = chargeback(week(seen((H100,), 1, output=1.0)), 1.0, 2.0)
-    assert not found.rows and found.missing
+    assert not found.rows and found.missing.startswith("no requests with tenants")
+
+
+def test_tenants_without_token_counts_are_not_said_to_be_none() -> None:
+    """22,000 requests of tenants were "no requests with tenants"."""
+    one = seen((H100,), 1, output=1.0)
+    found = chargeback(week(_with_tenants(one, {"chat": {"requests": 22_000.0}})), 1.0, 2.0)
+    assert not found.rows and "include_usage" in found.missing
 
 
 def test_hits_are_worth_prefill_that_was_not_done() -> None:
