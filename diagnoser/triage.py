@@ -188,8 +188,11 @@ class FindingOrder:
 
 
 def is_ended(finding: Finding, at: float) -> bool:
-    """Whether a finding that `keep` holds open was last true so long before a moment that it tells nothing of it."""
-    return finding.last_true is not None and finding.last_true < at - OVER_SECONDS
+    """Whether a cause or symptom that `keep` holds open was last true so long before a moment that it tells nothing of
+    it. What telemetry lost stays lost for as long as its `keep`."""
+    if finding.kind not in ("cause", "symptom") or finding.last_true is None:
+        return False
+    return finding.last_true < at - OVER_SECONDS
 
 
 def _ordered(open_: Sequence[Finding], span: EvaluationSpan) -> FindingOrder:

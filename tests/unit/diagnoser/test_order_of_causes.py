@@ -108,6 +108,11 @@ def test_what_has_ended_is_noted(judge: Judge) -> None:
     assert sorted(note.code for note in ended.notes) == ["KVC01", "LAT01"]
 
 
+def test_what_telemetry_lost_does_not_end(judge: Judge) -> None:
+    lost = document_of(judge, fired("TEL06", since=120, over=30))
+    assert [finding.code for finding in lost.telemetry] == ["TEL06"]
+
+
 def test_what_has_ended_explains_no_symptom_that_began_later(judge: Judge) -> None:
     """A tenant that was silent for five minutes explained the late first tokens of others."""
     before = document_of(judge, fired("KVC01", over=30), fired("LAT01", since=60))
