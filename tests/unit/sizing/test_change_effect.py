@@ -206,9 +206,11 @@ def test_a_lever_was_pulled_where_its_setting_moved_its_way() -> None:
         return ConfigurationChange(ENGINE, 0.0, 1.0, (SettingChange("slots", before, after),), told, told)
 
     def before(query: str) -> float | None:
+        if "0.8 * kvitals:running_p90" in query:
+            return 1.0  # what fewer slots would be
         if "running_p90" in query:
-            return 16.0  # what more slots would be
-        return 1.0 if "running_avg" in query else 2.0 if 'fact="slots"' in query else None
+            return 16.0  # what more would be
+        return 2.0 if 'fact="slots"' in query else None
 
     sides = BeforeAfter(before, lambda query: None)
     assert [one.name for one in change_effect.pulled_levers(change("2", "16"), KNOWN, sides)] == ["raise-max-num-seqs"]
