@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from kvitals.agent.listeners import LISTENERS
+from kvitals.agent.tap.client_connections import STALLED_SECONDS
 
 from . import attacks, good, http2, planted
 from .clients import HOST, Connection, Reader, page, request, told
@@ -321,6 +322,8 @@ async def tap_held(stage: Stage, size: Size, told_: Told) -> None:
     asking = asyncio.create_task(ask(40))
     try:
         for number, client in enumerate(held):
+            if number == TAP_CONNECTIONS:
+                await asyncio.sleep(3 * STALLED_SECONDS)  # a fast machine has sent all before the first has stalled
             attack = asyncio.create_task(client.ask(stalled if number < TAP_STALLED else others[number % len(others)]))
             await asyncio.wait((attack,), timeout=1.0)
             attack.cancel()
