@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 
 import msgspec
@@ -19,7 +18,7 @@ from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.reasons import missing_signals
 from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.diagnoser.text import fill_known, lower_title, plain, render
+from kvitals.diagnoser.text import fill_known, last_true_text, lower_title, plain, render
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import (
     Entity,
@@ -134,11 +133,11 @@ class Findings:
         them are true; of what is not true any more, when it last was."""
         conclusion = fill_known(judgement.rule.conclusion, value)
         if judgement.last_true is not None:
-            last = datetime.fromtimestamp(judgement.last_true, UTC)
             verdict = judgement.verdict
             unseen = judgement.figures is None and verdict is not None and verdict.truth is None
             said = "Too little data is measured now." if unseen else conclusion
-            return f"{said} Last true at {last:%H:%M:%S} UTC; closes {judgement.rule.keep} later at most."
+            last = last_true_text(judgement.last_true)
+            return f"{said} {last[:1].upper()}{last[1:]}; closes {judgement.rule.keep} later at most."
         true = self._judge.why_true(judgement)
         return f"{conclusion} Here: {true}." if true else conclusion
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from kvitals.diagnoser.sizing.quantity import size
 from kvitals.rules.loader import PLACEHOLDER
@@ -79,6 +80,11 @@ def _number(value: float, more: int = 0) -> str:
     digits = more + (0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2)
     text = f"{value:.{digits}f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
+
+
+def last_true_text(at: float) -> str:
+    """When something was true for the last time. at: seconds since the epoch."""
+    return f"last true at {datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC"
 
 
 def plain(name: str) -> str:

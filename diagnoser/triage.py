@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -17,7 +16,7 @@ from kvitals.diagnoser.judgement import Judgement, harmless
 from kvitals.diagnoser.reasons import missing_signals
 from kvitals.diagnoser.short_window import SHORTEST_SECONDS
 from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.diagnoser.text import lower_title, render
+from kvitals.diagnoser.text import last_true_text, lower_title, render
 from kvitals.diagnoser.unusable import impossible, of_family, sentence
 from kvitals.rules.finding import (
     Coverage,
@@ -175,7 +174,7 @@ class FindingOrder:
     symptoms: list[Finding]
     telemetry: list[Finding]
     notes: list[Finding]
-    recent: float = -math.inf  # what was last true before this moment is over, seconds since the epoch
+    at: float = -math.inf  # the moment that is judged, seconds since the epoch
 
     @property
     def worst(self) -> list[Finding]:
@@ -206,11 +205,11 @@ def _ordered(open_: Sequence[Finding], span: EvaluationSpan) -> FindingOrder:
     noted |= {f.id for f in open_ if f.kind == "symptom" and is_ended(f, span.at)}
     told = [f for f in open_ if f.id not in noted]
     return FindingOrder(
-        rank([f for f in told if f.kind == "cause"], told, span.at - OVER_SECONDS),
+        rank([f for f in told if f.kind == "cause"], told, span.at),
         sorted(symptoms, key=lambda f: (-_WEIGHT[f.severity], f.code)),
         [f for f in told if f.kind == "telemetry"],
         [f for f in open_ if f.kind == "note" or f.id in noted],
-        span.at - OVER_SECONDS,
+        span.at,
     )
 
 
@@ -225,25 +224,25 @@ def is_unread(finding: Finding) -> bool:
     return finding.code in UNREAD
 
 
-def rank(causes: Sequence[Finding], fired: Sequence[Finding], recent: float = -math.inf) -> list[Finding]:
-    """Most likely cause first. recent: a moment, in seconds since the epoch.
+def rank(causes: Sequence[Finding], fired: Sequence[Finding], at: float = -math.inf) -> list[Finding]:
+    """Most likely cause first. at: the moment that is judged, in seconds since the epoch.
 
-    One that was true last before `recent` comes after those that are true, unless it alone explains the worst symptom:
-    the window of a symptom holds what was before, too. A cause that explains
-    one of the worst open symptoms, by way of other causes included, comes before one that does not: nobody is helped by
-    a true cause of something else. One that is for information comes after those that ask for something, even where it
-    explains them: that prompts share nothing is no answer to why their prefill is in the way of others. A cause that
-    another one explains comes after all that none explains. Then: the weight of the open symptoms that it explains, its
-    own severity, its confidence; the code settles the rest, so that equal evidence always gives the same order. The
-    same cause on several entities stands together where it is strongest, in the order of their names: which engine of
-    like ones has one symptom more changes from one look to the next. Engines whose page cannot be read any more come
-    last there: what is known of them is old, and a lever on them helps nobody.
+    One that has ended comes after those that are true, unless it alone explains the worst symptom: the window of a
+    symptom holds what was before, too. A cause that explains one of the worst open symptoms, by way of other causes
+    included, comes before one that does not: nobody is helped by a true cause of something else. One that is for
+    information comes after those that ask for something, even where it explains them: that prompts share nothing is no
+    answer to why their prefill is in the way of others. A cause that another one explains comes after all that none
+    explains. Then: the weight of the open symptoms that it explains, its own severity, its confidence; the code settles
+    the rest, so that equal evidence always gives the same order. The same cause on several entities stands together
+    where it is strongest, in the order of their names: which engine of like ones has one symptom more changes from one
+    look to the next. Engines whose page cannot be read any more come last there: what is known of them is old, and a
+    lever on them helps nobody.
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
     worst = {s.id for s in _worst([f for f in fired if f.kind == "symptom"])}
     beside = {c.code for c in causes} - {c.code for c in causes if not reached_from(c, causes).isdisjoint(worst)}
     asking = {cause.code for cause in causes if _WEIGHT[cause.severity]}
-    ended = {c.id for c in causes if c.last_true is not None and c.last_true < recent}
+    ended = {c.id for c in causes if is_ended(c, at)}
     explained_now = any(c.id not in ended and c.code not in beside for c in causes)
 
     def group(cause: Finding) -> tuple[bool, bool, bool, bool, str]:
@@ -377,11 +376,9 @@ def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: Evaluatio
     return f"{names} does not report whether it has requests. Run `kvitals check` on its URL." if silent else ""
 
 
-def _over(cause: Finding, recent: float) -> str:
-    """When a cause was last true that `keep` holds open."""
-    if cause.last_true is None or cause.last_true >= recent:
-        return ""
-    return f" (last true at {datetime.fromtimestamp(cause.last_true, UTC):%H:%M:%S} UTC)"
+def _over(cause: Finding, at: float) -> str:
+    """When a cause that has ended was last true; empty of others."""
+    return f" ({last_true_text(cause.last_true)})" if cause.last_true is not None and is_ended(cause, at) else ""
 
 
 def verdict(
@@ -397,11 +394,11 @@ def verdict(
     unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else ""
     if causes and (not ordered.worst or ordered.explains_worst(causes[0])):
         kept = f", with {measured}" if measured and not ordered.worst else ""
-        return f"{unread} {causes[0].title}{_over(causes[0], ordered.recent)}{kept}.".lstrip()
+        return f"{unread} {causes[0].title}{_over(causes[0], ordered.at)}{kept}.".lstrip()
     if down:
         return unread
     if ordered.worst:
-        is_true = "is" if causes and not _over(causes[0], ordered.recent) else "was"
+        is_true = "is" if causes and not _over(causes[0], ordered.at) else "was"
         said = f"“{causes[0].title}” {is_true} true but does not explain this symptom" if causes else ""
         beside = said or "no known cause fired"
         return f"Cause unknown: {lower_title(ordered.worst[0].title)}, and {beside}."

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kvitals.diagnoser.text import last_true_text
 from kvitals.rules.finding import Finding, LeverAdvice, SloInForce, Triage
 from kvitals.ui.cli.output import Block, Item
 from kvitals.ui.cli.render import SEVERITY_STYLE, change_of, head_line, names, show_change, spark, verdict_lines
@@ -230,8 +230,7 @@ def _note_line(note: Finding, width: int) -> str:
     a sentence that ends in "…" loses its sense. Of what has ended, its title and when it was last true.
     """
     if note.last_true is not None:
-        last = datetime.fromtimestamp(note.last_true, UTC)
-        return f"Ended: {note.code} {note.title} ({note.entity.title}), last true at {last:%H:%M:%S} UTC"
+        return f"Ended: {note.code} {note.title} ({note.entity.title}), {last_true_text(note.last_true)}"
     line = head = f"Noted: {note.code} ({note.entity.title})"
     for sentence in SENTENCE_END.split(note.conclusion):
         if len(line) + 1 + len(sentence) > width:

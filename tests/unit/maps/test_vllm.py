@@ -67,3 +67,15 @@ def test_the_first_versions_have_fewer_counters(vllm):
     fed = {metric.family for metric in vllm.metrics if metric.known_in("0.4.0")}
     assert {"kvitals_ttft_seconds", "kvitals_itl_seconds", "kvitals_kv_usage_ratio", "kvitals_requests_running"} <= fed
     assert not {"kvitals_preemptions_total", "kvitals_requests_finished_total", "kvitals_prefix_hit_ratio"} & fed
+
+
+def test_the_limit_of_admission_bounds_the_slots(vllm):
+    """An engine with three active sequences of 16 "had 18.8 % of its slots in use", and no queue for slots."""
+    slots = {
+        (("max-num-seqs", 16), ("max-num-active-seqs", 3)): 3.0,
+        (("max-num-active-seqs", 3),): 3.0,
+        (("max-num-seqs", 2), ("max-num-active-seqs", 3)): 2.0,
+        (("max-num-seqs", 16),): 16.0,
+        (): None,
+    }
+    assert {flags: vllm.learn(Flags(flags), "0.32.0")[0].get("slots") for flags in slots} == slots
