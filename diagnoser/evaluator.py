@@ -12,24 +12,27 @@ import msgspec
 
 from kvitals.diagnoser import short_window
 from kvitals.diagnoser.entities import ENTITIES, IN_FRONT, INFO, NOTHING_KNOWN, Entities, not_for
-from kvitals.diagnoser.judgement import Judgement, LastTrue, Memory, seconds
+from kvitals.diagnoser.judgement import Judgement, Memory, seconds
 from kvitals.diagnoser.kleene import Values, Verdict, decide, truths
 from kvitals.diagnoser.late_requests import HISTOGRAMS, late_engines
 from kvitals.diagnoser.reasons import describe_false, describe_true, missing_signals, signals_in
-from kvitals.diagnoser.signals import EvaluationSpan, Signals, SignalValues
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.text import plain, render
 from kvitals.rules.condition import Comparison, Condition, alternatives, comparisons, parse_condition
 from kvitals.rules.engine_map import find_map, told_by_programs
 from kvitals.rules.expressions import expression
 from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
 from kvitals.rules.model import SCOPES, Quantity, Rule, Scope
-from kvitals.series.promql import Expr, ExpressionBatch, NumberLiteral, Selector, evaluate, expand
+from kvitals.rules.origins import FACTS, PAGE
+from kvitals.series.promql import Expr, ExpressionBatch, Moment, NumberLiteral, Selector, evaluate, expand
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import Labels
 
 TRAFFIC = "traffic"
 SEVERAL_PROCESSES = "TEL12"
 """The rule of pages that are of several processes in turn: where it is true, no other figure of the page is."""
+UNREADABLE = "TEL01"
+"""The rule of pages that cannot be read."""
 RESTARTS = "restarts"
 """The signal of an engine's restarts in the window."""
 FORGET_SECONDS = 300.0
@@ -39,12 +42,6 @@ MAX_REASONS = 3
 """Comparisons that a conclusion names, where any one of several conditions is enough."""
 TOO_EARLY = "too early to judge"
 """How the reason begins of what is true, where the judge has not watched for as long as the rule asks for."""
-
-
-def _of_one_process(judgements: list[Judgement]) -> list[Judgement]:
-    """The judgements; of engines whose page is of several processes, only that it is."""
-    mixed = {j.entity for j in judgements if j.rule.code == SEVERAL_PROCESSES and j.outcome == "fired"}
-    return [j for j in judgements if j.entity not in mixed or j.rule.code == SEVERAL_PROCESSES]
 
 
 class _Pair(msgspec.Struct, frozen=True):
@@ -95,14 +92,14 @@ class Judge:
     _glance: Judge | None = None  # judges the short window; made when first needed
     _watch: Judge | None = None  # judges the last seconds for what clients feel; made when first needed
     _recent: short_window.RecentSymptoms = field(default_factory=short_window.RecentSymptoms)
-    _lent: Mapping[str, SignalValues] = field(default_factory=dict)  # of signals that a short window has none of
-    _last_true: dict[str, LastTrue] = field(default_factory=dict)  # keys of `memory` -> what was told then
-    _tells: dict[str, list[str]] = field(default_factory=dict)  # code -> the signals that its finding tells
+    _short: EvaluationSpan | None = None  # the short window of the moment that is judged
+    _shown_short: dict[str, float] = field(default_factory=dict)  # keys of `memory` of what was last true in a short
+    # window alone -> its seconds
 
     def renewed(self, knowledge: Knowledge, signals: Signals, params: Mapping[str, Mapping[str, float]]) -> Judge:
         """A judge by other rules or parameters, that remembers what this one does."""
         judge = Judge(knowledge, signals, params, self.memory, glances=self.glances, _since=self._since)
-        judge._last_true = self._last_true
+        judge._shown_short = self._shown_short
         return judge
 
     def judge(self, span: EvaluationSpan) -> list[Judgement]:
@@ -111,9 +108,8 @@ class Judge:
 
     def judge_steps(self, span: EvaluationSpan) -> Steps[list[Judgement]]:
         """The same in steps."""
+        self._short = None
         yield from self.signals.observe_steps(span)
-        if self._lent:
-            self.signals.known = {**self.signals.known, **self._lent}
         judgements: list[Judgement] = yield partial(self._judge_rules, span)
         recent: Mapping[short_window.SymptomOf, float] = {}
         if self.glances and not span.cold:
@@ -121,34 +117,57 @@ class Judge:
         short = short_window.short_span(judgements, recent, span) if self.glances else None
         if short is None:
             promoted: list[Judgement] = yield partial(self._promoted, judgements, span.at)
-            return _of_one_process(promoted)
+            return self._of_pages(promoted)
         glance = self._glance_judge()
-        glance._lent = {name: self.signals.known[name] for name in self._history}
+        glance.signals.lent = {name: self.signals.known[name] for name in self._history}
         in_short: list[Judgement] = yield from glance.judge_steps(short)
-        seen = short_window.ShortWindow(short, glance.signals.known)
-        counted: list[Judgement] = yield partial(self._with_short, judgements, in_short, seen, recent, span.at)
-        return _of_one_process(counted)
+        counted: list[Judgement] = yield partial(self._with_short, judgements, in_short, short, recent)
+        self._short = short
+        return self._of_pages(counted)
 
     def _with_short(
         self,
         judgements: list[Judgement],
         in_short: list[Judgement],
-        seen: short_window.ShortWindow,
+        short: EvaluationSpan,
         recent: Mapping[short_window.SymptomOf, float],
-        at: float,
     ) -> list[Judgement]:
         """The judgements, with what a short window shows."""
         over = {(j.rule.code, j.entity) for j in in_short if j.outcome == "clear"}
         confirmed = short_window.confirm_symptoms(judgements, in_short, self.memory)
-        with_symptoms = short_window.add_hidden_symptoms(in_short, confirmed, seen, recent)
-        promoted = self._promoted(with_symptoms, at, over)
+        with_symptoms = short_window.add_hidden_symptoms(in_short, confirmed, short, recent)
+        promoted = self._promoted(with_symptoms, short.at, over)
         hidden = [j for j in in_short if j.outcome == "fired" and j.rule.kind == "cause"]
-        open_ = self._open([*promoted, *hidden], at)
-        counted = short_window.add_hidden_causes(in_short, promoted, seen, open_, self.memory)
+        open_ = self._open([*promoted, *hidden], short.at)
+        counted = short_window.add_hidden_causes(in_short, promoted, short, open_, self.memory)
         for judgement in counted:
             if judgement.short is not None and judgement.last_true is None:
-                self._remember_short(judgement, at)
+                self._remember_short(judgement, short.at)
         return counted
+
+    def _of_pages(self, judgements: list[Judgement]) -> list[Judgement]:
+        """The judgements, as far as pages allow: of a page that is of several processes, only that it is; what the page
+        alone shows of an engine was last true when it could not be read any more."""
+        pages = [j for j in judgements if j.rule.code in (SEVERAL_PROCESSES, UNREADABLE) and j.outcome == "fired"]
+        if not pages:
+            return judgements
+        mixed = {j.entity for j in pages if j.rule.code == SEVERAL_PROCESSES}
+        unread = {j.entity: j.since for j in pages if j.rule.code == UNREADABLE and j.since is not None}
+
+        def as_read(judgement: Judgement) -> Judgement:
+            since = unread.get(judgement.entity)
+            if since is None or judgement.outcome != "fired" or not self._is_of_page(judgement.rule):
+                return judgement
+            if judgement.last_true is not None and judgement.last_true < since:
+                return judgement
+            return msgspec.structs.replace(judgement, last_true=since)
+
+        return [as_read(j) for j in judgements if j.entity not in mixed or j.rule.code == SEVERAL_PROCESSES]
+
+    def _is_of_page(self, rule: Rule) -> bool:
+        """Whether the engine's own page and its configuration alone show what a rule speaks of."""
+        origins = {self.knowledge.signals[name].origin for name in self.needs(rule)}
+        return rule.kind in ("cause", "symptom") and origins <= {PAGE, FACTS}
 
     def _remember_short(self, shown: Judgement, at: float) -> None:
         """Remember what only a short window shows, as what the long one shows is: a cause that one window shows and the
@@ -157,7 +176,8 @@ class Judge:
         memory.true_since, memory.last_true = shown.since, at
         memory.covered = self._is_covered(shown.rule, shown.entity, shown.began)
         memory.fired = memory.fired or shown.rule.kind == "cause"
-        self._last_true[shown.key] = LastTrue(shown.figures or {}, shown.short)
+        assert shown.short is not None
+        self._shown_short[shown.key] = shown.short
 
     def _recent_steps(self, at: float) -> Steps[Mapping[short_window.SymptomOf, float]]:
         """Since when short windows show a symptom that clients feel."""
@@ -189,11 +209,10 @@ class Judge:
         """A judge of the same rules that remembers nothing from one moment to the next."""
         if self._glance is None:
             families = self.signals.source.families
-            self._glance = Judge(
-                self.knowledge, Signals(self.knowledge, families, short_window.SHORTEST_SECONDS), self.params
-            )
+            signals = Signals(self.knowledge, families, FORGET_SECONDS)  # what `keep` holds open is asked about
+            self._glance = Judge(self.knowledge, signals, self.params)
         self._glance.memory.clear()
-        self._glance._lent = {}
+        self._glance.signals.lent = {}
         return self._glance
 
     def judge_alone(self, span: EvaluationSpan) -> tuple[Judge, list[Judgement]]:
@@ -201,8 +220,21 @@ class Judge:
 
         Both are to be read before the next window is judged alone.
         """
+        self._short = None
         judge = self._glance_judge()
         return judge, judge.judge(replace(span, slow=span.fast, cold=True))
+
+    def shown_by(self, judgement: Judgement, span: EvaluationSpan) -> tuple[Moment, EvaluationSpan]:
+        """The moment and the windows that show a judgement of `span.at`, which was judged last: the short window where
+        that alone shows it, and the moment when it was last true of what `keep` holds open."""
+        signals = self.signals if judgement.short is None or self._glance is None else self._glance.signals
+        if (at := judgement.last_true) is not None:
+            short = judgement.short
+            then = replace(span, at=at) if short is None else EvaluationSpan(at, short, short, cold=True)
+            return Moment(signals.source, at), then
+        if signals is self.signals or self._short is None:
+            return self.signals.now, span
+        return signals.now, self._short
 
     def _open(self, found: Sequence[Judgement], at: float) -> short_window.OpenSymptoms:
         return short_window.open_symptoms(found, partial(self.around, at=at))
@@ -242,7 +274,7 @@ class Judge:
 
     def _forget(self, at: float) -> None:
         """Forget entities that are gone, once they would not be taken for the same again."""
-        self._last_true = {key: of for key, of in self._last_true.items() if key in self._judged}
+        self._shown_short = {key: of for key, of in self._shown_short.items() if key in self._judged}
         gone = self.memory.keys() - self._judged
         self._judged = set()
         for key in gone:
@@ -459,34 +491,13 @@ class Judge:
             since = None if span.cold else memory.true_since  # one cold window shows that it is so, not since when
             fired = Judgement(rule, entity, "fired", "", verdict, since, memory.from_start)
             if verdict.truth:
-                self._last_true[fired.key] = LastTrue(self._figures_of(rule, entity), None)
+                self._shown_short.pop(fired.key, None)
                 return fired
-            then = self._last_true.get(fired.key, LastTrue({}, None))
-            return msgspec.structs.replace(
-                fired, figures=then.figures or None, short=then.short, last_true=memory.last_true
-            )
+            short = self._shown_short.get(fired.key)
+            return msgspec.structs.replace(fired, short=short, last_true=memory.last_true)
         if verdict.truth is None:
             return Judgement(rule, entity, "unknown", partial(self.why_unknown, verdict, entity, span), verdict)
         return Judgement(rule, entity, "clear", partial(self.why_false, verdict, entity), verdict)
-
-    def _figures_of(self, rule: Rule, entity: Labels) -> dict[str, float]:
-        """The values of the signals that a finding tells."""
-        known = self.signals.known
-        return {n: known[n].values[entity] for n in self._told(rule) if entity in known[n].values}
-
-    def _told(self, rule: Rule) -> list[str]:
-        """The signals that a finding of a rule tells: of its condition, its texts and its evidence."""
-        if rule.code not in self._tells:
-            texts = (rule.conclusion, *(use.why for use in rule.levers))
-            evidence = (query.query.strip().removeprefix(SIGNAL_PREFIX) for query in rule.evidence)
-            names = (
-                *self.needs(rule),
-                *rule.uses,
-                *(n for text in texts for n in PLACEHOLDER.findall(text)),
-                *evidence,
-            )
-            self._tells[rule.code] = [name for name in dict.fromkeys(names) if name in self.signals.known]
-        return self._tells[rule.code]
 
     def _may_go_on(self, memory: Memory, span: EvaluationSpan) -> bool:
         """Whether it was true when an agent ended that this one took over from soon after, and this one has not looked

@@ -12,7 +12,7 @@ import msgspec
 from kvitals.diagnoser.confidence import Weighing
 from kvitals.diagnoser.entities import entity_title
 from kvitals.diagnoser.evaluator import Judge
-from kvitals.diagnoser.judgement import Judgement, harmless
+from kvitals.diagnoser.judgement import Judgement, harmless, known_clear
 from kvitals.diagnoser.levers import Levers
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
@@ -134,10 +134,11 @@ class Findings:
         conclusion = fill_known(judgement.rule.conclusion, value)
         if judgement.last_true is not None:
             verdict = judgement.verdict
-            unseen = judgement.figures is None and verdict is not None and verdict.truth is None
-            said = "Too little data is measured now." if unseen else conclusion
+            if all(self._figure(name, judgement) is None for name in self._judge.needs(judgement.rule)):
+                unmeasured = verdict is not None and verdict.truth is None
+                conclusion = "Too little data is measured now." if unmeasured else "Its figures are no longer known."
             last = last_true_text(judgement.last_true)
-            return f"{said} {last[:1].upper()}{last[1:]}; closes {judgement.rule.keep} later at most."
+            return f"{conclusion} {last[:1].upper()}{last[1:]}."
         true = self._judge.why_true(judgement)
         return f"{conclusion} Here: {true}." if true else conclusion
 
@@ -242,12 +243,18 @@ class Findings:
     def _explained(self, cause: Judgement) -> list[Judgement]:
         """What the rule's being so explains: it speaks of that, on its entity or on what that is made of."""
         within = self._within.get((cause.rule.scope, cause.entity), ())
-        return [j for code in self._explains(cause) for j in within if j.rule.code == code and not cause.was_over(j)]
+        return [j for code in self._explains(cause) for j in within if j.rule.code == code and self._is_open(cause, j)]
 
     def _explained_by(self, judgement: Judgement) -> list[str]:
         around = self._judge.around(judgement, self.span.at).items()
-        fired = (j for place in around for j in self._fired.get(place, ()) if not j.was_over(judgement))
+        fired = (j for place in around for j in self._fired.get(place, ()) if self._is_open(j, judgement))
         return sorted({j.rule.code for j in fired if judgement.rule.code in self._explains(j)})
+
+    def _is_open(self, cause: Judgement, effect: Judgement) -> bool:
+        """Whether there is a way from a cause to an effect that it speaks of: it was not over when that began, and some
+        symptom by which it brings that about may be there."""
+        between = set(effect.rule.follows).intersection(cause.rule.explains)
+        return not cause.was_over(effect) and not known_clear(between, effect.entity, self._judgements)
 
     def _explains(self, cause: Judgement) -> Sequence[str]:
         """The codes that a cause explains on its entity now: all of `explains` whose condition, if any, holds."""
@@ -263,7 +270,7 @@ class Findings:
         rule = cause.rule
 
         def holds(condition: str) -> bool:
-            return not condition or self._ask.number(rule, cause.entity, condition) is not None
+            return not condition or self._ask.number(cause, condition) is not None
 
         if not holds(rule.explains_when):
             return ()
@@ -301,15 +308,15 @@ class Findings:
         return value
 
     def _figure(self, name: str, judgement: Judgement) -> float | None:
-        """The value of a signal in the window that shows a finding."""
-        if judgement.figures is not None:
-            return judgement.figures.get(name)
+        """The value of a signal at the moment and in the window that show a finding."""
+        if judgement.short is not None or judgement.last_true is not None:
+            return self._ask.number(judgement, SIGNAL_PREFIX + name)
         return self._judge.signals.known[name].values.get(judgement.entity)
 
     def _who(self, label: str, judgement: Judgement) -> str:
         """The label of the largest series, of those of the entity, that the rule's query for it finds."""
         rule, entity = judgement.rule, judgement.entity
-        found = self._ask.answer(self._ask.written(rule, rule.who[label]))
+        found = self._ask.answer(judgement, self._ask.written(judgement, rule.who[label]))
         assert not isinstance(found, float)
         mine = [(v, ls) for ls, v in zip(found.labels, found.values, strict=True) if ls.keep(list(entity)) == entity]
         return max(mine, key=lambda one: one[0])[1].get(label, "unknown") if mine else "unknown"
@@ -340,8 +347,8 @@ class Findings:
         return [*judgement.rule.evidence, *self._weighing.evidence(judgement)] if judgement.outcome == "fired" else []
 
     def _evidence(self, query: EvidenceQuery, judgement: Judgement) -> Evidence:
-        entity, text = judgement.entity, self._ask.written(judgement.rule, query.query)
-        now = self._ask.answer(text)
+        entity, text = judgement.entity, self._ask.written(judgement, query.query)
+        now = self._ask.answer(judgement, text)
         if isinstance(now, float):
             number: float | None = now
         else:
@@ -359,8 +366,6 @@ class Findings:
                 if points:
                     lines.append(EvidenceLine(rest, points))
         name = text.strip().removeprefix(SIGNAL_PREFIX)
-        if judgement.figures is not None and name in judgement.figures:
-            number = judgement.figures[name]
         window = self._window_of(name, judgement)
         other = window if window is not None and abs(window - self.span.fast) > SAME_SECONDS else None
         return Evidence(query.title, text, query.unit, render(number, query.unit), lines, other)
@@ -392,7 +397,7 @@ class Findings:
         """Whether the figures of a finding leave open whether it is so, as where they are too few by now."""
         condition = judgement.rule.proven_when
         fired = bool(condition) and judgement.outcome == "fired"
-        return fired and self._ask.number(judgement.rule, judgement.entity, condition) is None
+        return fired and self._ask.number(judgement, condition) is None
 
     def _confidence(self, judgement: Judgement, explained: Sequence[Judgement]) -> tuple[float, list[str]]:
         rule = judgement.rule

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -36,13 +35,6 @@ class Memory(msgspec.Struct):
         return not self.fired and self.true_since is None
 
 
-class LastTrue(NamedTuple):
-    """What a finding told when its condition was last true."""
-
-    figures: Mapping[str, float]  # the values of the signals that it tells, by name
-    short: float | None  # seconds of the short window that showed it, where the long one did not
-
-
 class Judgement(msgspec.Struct, frozen=True):
     """One rule on one entity at one moment."""
 
@@ -55,7 +47,6 @@ class Judgement(msgspec.Struct, frozen=True):
     since_at_least: bool = False
     early: float | None = None  # seconds for which it has been true, where that is less than `for`
     short: float | None = None  # seconds of the short window that shows it, where the long one does not
-    figures: Mapping[str, float] | None = None  # the values of signals in that window
     last_true: float | None = None  # when it was, where it is not any more and `keep` holds it
 
     @property
@@ -107,9 +98,13 @@ class Judgement(msgspec.Struct, frozen=True):
 
 def harmless(cause: Judgement, judgements: Iterable[Judgement]) -> bool:
     """Whether the symptoms by which a cause does harm are known to be clear on its entity: it is information."""
-    codes = cause.rule.harm
+    return known_clear(cause.rule.harm, cause.entity, judgements)
+
+
+def known_clear(codes: Collection[str], entity: Labels, judgements: Iterable[Judgement]) -> bool:
+    """Whether rules are known to be clear on an entity: all of them that can be judged of it, and at least one."""
     if not codes:
         return False
-    seen = [j for j in judgements if j.rule.code in codes and j.entity == cause.entity]
+    seen = [j for j in judgements if j.rule.code in codes and j.entity == entity]
     kept = [j.outcome == "clear" and j.early is None for j in seen if j.outcome != "n/a"]
     return bool(kept) and all(kept)

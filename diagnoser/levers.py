@@ -62,7 +62,7 @@ class Levers:
         return all(self._holds(condition, judgement) for condition in (lever.possible, use.when) if condition)
 
     def _holds(self, condition: str, judgement: Judgement) -> bool:
-        return self._ask.number(judgement.rule, judgement.entity, condition) is not None
+        return self._ask.number(judgement, condition) is not None
 
     @cached_property
     def _against(self) -> dict[str, set[str]]:
@@ -114,7 +114,7 @@ class Levers:
 
     def _render(self, judgement: Judgement, setting: SystemSetting, note: str) -> LeverSetting:
         def number(text: str) -> str:
-            found = self._ask.number(judgement.rule, judgement.entity, text) if text else None
+            found = self._ask.number(judgement, text) if text else None
             return "" if found is None else f"{found:.12g}"
 
         now = number(setting.now)

@@ -71,7 +71,7 @@ class Predictions:
 
     def _number(self, text: str, judgement: Judgement, values: dict[str, str]) -> float | None:
         """The value of a query for the judgement's entity; None where it has none, or no finite one."""
-        value = self._ask.number(judgement.rule, judgement.entity, text, values)
+        value = self._ask.number(judgement, text, values)
         return value if value is not None and math.isfinite(value) else None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from kvitals.diagnoser.judgement import Judgement, Memory
-from kvitals.diagnoser.signals import EvaluationSpan, SignalValues
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.rules.compiled_signal import compile_signal
 from kvitals.rules.expressions import expression
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
@@ -37,19 +37,9 @@ OpenSymptoms = set[tuple[Scope, Labels, str]]
 """Scope and entity of whatever a cause of it is a cause of, and the code of an open symptom or of a cause of one."""
 
 
-@dataclass(frozen=True)
-class ShortWindow:
-    """A short window and the values of the signals in it."""
-
-    span: EvaluationSpan
-    known: Mapping[str, SignalValues]
-
-    def shows(self, hidden: Judgement, since: float) -> Judgement:
-        """What it shows and the long window hides, as a judgement with this window's figures."""
-        values = {n: of.values[hidden.entity] for n, of in self.known.items() if hidden.entity in of.values}
-        return msgspec.structs.replace(
-            hidden, how=hidden.verdict, since=since, since_at_least=False, short=self.span.fast, figures=values
-        )
+def _shown(hidden: Judgement, short: EvaluationSpan, since: float) -> Judgement:
+    """What a short window shows and the long one hides."""
+    return msgspec.structs.replace(hidden, how=hidden.verdict, since=since, since_at_least=False, short=short.fast)
 
 
 @dataclass
@@ -152,18 +142,18 @@ def confirm_symptoms(
 def add_hidden_symptoms(
     in_short: Iterable[Judgement],
     found: Sequence[Judgement],
-    short: ShortWindow,
+    short: EvaluationSpan,
     recent: Mapping[SymptomOf, float],
 ) -> list[Judgement]:
     """Symptoms that the long window hides count where each window of `RECENT_SECONDS` for `SHORTEST_SECONDS` showed
     them and the short window does, too. recent: since when they are shown."""
-    held = {key for key, since in recent.items() if short.span.at - since >= SHORTEST_SECONDS}
+    held = {key for key, since in recent.items() if short.at - since >= SHORTEST_SECONDS}
     true = {(j.rule.code, j.entity): j for j in in_short if j.outcome == "fired"}
 
     def counted(judgement: Judgement) -> Judgement:
         of = (judgement.rule.code, judgement.entity)
         hidden = true.get(of) if of in held and judgement.early is None else None
-        return judgement if hidden is None or _is_true_now(judgement) else short.shows(hidden, recent[of])
+        return judgement if hidden is None or _is_true_now(judgement) else _shown(hidden, short, recent[of])
 
     return [counted(judgement) for judgement in found]
 
@@ -171,7 +161,7 @@ def add_hidden_symptoms(
 def add_hidden_causes(
     in_short: Iterable[Judgement],
     found: Sequence[Judgement],
-    short: ShortWindow,
+    short: EvaluationSpan,
     open_: OpenSymptoms,
     memory: Mapping[str, Memory],
 ) -> list[Judgement]:
@@ -185,7 +175,7 @@ def add_hidden_causes(
             return judgement
         before = memory.get(hidden.key)
         since = before.true_since if before is not None and before.fired else None
-        return short.shows(hidden, short.span.start if since is None else since)
+        return _shown(hidden, short, short.start if since is None else since)
 
     return [counted(judgement) for judgement in found]
 

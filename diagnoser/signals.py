@@ -193,6 +193,7 @@ class Signals:
         self.source = Union(families, self.store)
         self.known: dict[str, SignalValues] = {}
         self.now = Moment(self.source, 0.0)  # of the last observation
+        self.lent: Mapping[str, SignalValues] = {}  # values of signals that are of other windows than the others
         self._columns: dict[SeriesGroup, set[int]] = {}  # with a value in the last row
         self._templates = {n: compile_signal(s, STAND_INS, expression) for n, s in knowledge.signals.items()}
         self._compiled: dict[tuple[float, float, bool], Mapping[str, CompiledSignal]] = {}
@@ -224,6 +225,7 @@ class Signals:
             possible = yield partial(self._that_may_be, group, names, compiled, span.at)
             yield partial(self._prepare, group, possible, compiled)
             known |= yield partial(self._evaluate_stage, names, possible, compiled)
+            known |= {name: self.lent[name] for name in names if name in self.lent}
             self.known = known
             self._remember(group, names, span.at)
             yield None

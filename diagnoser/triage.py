@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from kvitals.diagnoser.entities import IN_FRONT, entity_title, not_for
-from kvitals.diagnoser.evaluator import SEVERAL_PROCESSES, TRAFFIC, Judge
+from kvitals.diagnoser.evaluator import SEVERAL_PROCESSES, TRAFFIC, UNREADABLE, Judge
 from kvitals.diagnoser.findings import Findings, Mute
 from kvitals.diagnoser.judgement import Judgement, harmless
 from kvitals.diagnoser.reasons import missing_signals
@@ -47,7 +47,7 @@ TTFT_OBJECTIVE = "LAT01"
 ROUNDING_SECONDS = 0.5
 """What a window may lack, as it ends at a sample."""
 
-UNREAD = ("TEL01", SEVERAL_PROCESSES)
+UNREAD = (UNREADABLE, SEVERAL_PROCESSES)
 """The rules of pages from which nothing is known of their engine."""
 
 MAX_NAMES = 3

@@ -293,6 +293,8 @@ def _check_kind(rule: Rule, file: YamlFile) -> Found:
         )
     if rule.harm and (rule.kind != "cause" or not set(rule.harm) <= set(rule.explains)):
         yield file.line("harm"), "harm: only causes have this key, and it names symptoms that the rule explains"
+    if rule.follows and rule.kind != "symptom":
+        yield file.line("follows"), f"follows: only symptoms have this key, and this rule is a {rule.kind}"
     if rule.core and (rule.stage != "stable" or rule.severity == "info"):
         yield file.line("core"), "core: a core rule must be stable and of severity page or ticket"
 

@@ -523,7 +523,12 @@ def check_rule(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Iterator[tup
     for key in ("explains_when", "explains_causes_when", "proven_when"):
         if text := getattr(rule, key):
             yield from _check_expr(parameters(rule), knowledge, text, file.line(key))
-    for key, codes in [("explains", rule.explains), ("excluded_by", rule.excluded_by), ("harm", rule.harm)]:
+    for key, codes in [
+        ("explains", rule.explains),
+        ("excluded_by", rule.excluded_by),
+        ("harm", rule.harm),
+        ("follows", rule.follows),
+    ]:
         for code in codes:
             if code not in knowledge.rules:
                 yield file.line(key), f"{key}: no rule {code} in codes/"

@@ -181,6 +181,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     explains_causes_when: str = ""  # the same of the causes among `explains`; its symptoms it explains regardless
     excluded_by: tuple[Code, ...] = ()
     harm: tuple[Code, ...] = ()  # of a cause: symptoms by which it does harm; while these are clear it is information
+    follows: tuple[Code, ...] = ()  # of a symptom: those by which it comes about; causes without them do not explain it
     binds: tuple[Constraint, ...] = ()  # of a cause: the constraints of which it says that one is reached
     levers: tuple[LeverUse, ...] = ()
     params: dict[str, Param] = {}

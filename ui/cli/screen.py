@@ -230,7 +230,7 @@ def _note_line(note: Finding, width: int) -> str:
     a sentence that ends in "…" loses its sense. Of what has ended, its title and when it was last true.
     """
     if note.last_true is not None:
-        return f"Ended: {note.code} {note.title} ({note.entity.title}), {last_true_text(note.last_true)}"
+        return f"Earlier: {note.code} {note.title} ({note.entity.title}), {last_true_text(note.last_true)}"
     line = head = f"Noted: {note.code} ({note.entity.title})"
     for sentence in SENTENCE_END.split(note.conclusion):
         if len(line) + 1 + len(sentence) > width:

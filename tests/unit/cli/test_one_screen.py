@@ -143,4 +143,4 @@ def test_what_has_ended_is_told_in_the_past() -> None:
     document = judge(CAPTURES / "changes" / "load_changed.kvcap", setup()).document
     assert document.healthy
     lines = " ".join(line.strip() for line in _screen(document))
-    assert "Ended: ENG11 Other processes take the engine's CPU time (engine), last true at 18:07:56 UTC" in lines
+    assert "Earlier: ENG11 Other processes take the engine's CPU time (engine), last true at 18:07:56 UTC" in lines

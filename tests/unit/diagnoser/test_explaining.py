@@ -119,6 +119,19 @@ def test_the_first_cause_explains_the_worst_open_symptom(judge: Judge) -> None:
     assert document.verdict == f"{KNOWLEDGE.rules['LOR02'].title}."
 
 
+@pytest.mark.parametrize("cause", ["KVC01", "SCH01"])
+def test_a_queue_explains_aborts_only_where_it_makes_clients_wait(judge: Judge, cause: str) -> None:
+    """More slots did nothing for clients that hang up though first tokens are in time: 70 % of them, then 69 %."""
+    clear = [on(code, "a", "clear") for code in ("LAT01", "SCH10", "LAT02", "LAT16")]
+    in_time = told(judge, on("ENG06", "a"), on(cause, "a"), *clear)
+    assert explained(in_time) == {"ENG06 a": set()}
+    assert in_time.verdict.startswith("Cause unknown: clients abort")
+    late = told(judge, on("ENG06", "a"), on(cause, "a"), on("LAT01", "a"), *clear[1:])
+    assert explained(late) == {"ENG06 a": {cause}, "LAT01 a": {cause}}
+    not_known = told(judge, on("ENG06", "a"), on(cause, "a"), on("LAT01", "a", "unknown"))
+    assert explained(not_known) == {"ENG06 a": {cause}}
+
+
 def test_where_no_cause_explains_the_worst_symptom_the_cause_is_unknown(judge: Judge) -> None:
     document = told(judge, on("LAT02", "a"), on("PFX02", "a"), on("PFX11", "a"))
     assert document.verdict == (

@@ -53,7 +53,7 @@ class Told(Questions):
         super().__init__(judge, SPAN)
         self._false = frozenset(false)
 
-    def number(self, rule: Rule, entity: Labels, query: str, more: Mapping[str, str] | None = None) -> float | None:
+    def number(self, judgement: Judgement, query: str, more: Mapping[str, str] | None = None) -> float | None:
         return None if query in self._false else 1.0
 
 
