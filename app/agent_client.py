@@ -27,7 +27,8 @@ from kvitals.series.undecodable import UNDECODABLE
 
 TIMEOUT_SECONDS = 6.0
 """For a whole answer. A busy agent takes its time; an engine says at once that it has no such path."""
-ACCESSES_SECONDS = 20.0
+WORK_SECONDS = 25.0
+"""For an answer that an agent computes when asked: longer than its own limit, so that it can say why there is none."""
 MAX_BYTES = 16 << 20
 DAY_SECONDS, MILLISECOND = 86400.0, 0.001
 _PIECE_BYTES = 1 << 16
@@ -185,7 +186,7 @@ class AgentClient:
 
     def since_change(self) -> Triage:
         """The triage document of now, with the effect of the latest change. Computed when asked; takes seconds."""
-        return self._ask("since-change", Triage)
+        return self._ask("since-change", Triage, seconds=WORK_SECONDS)
 
     def cache(self) -> dict[str, Any] | None:
         """The ledger's report (docs/ledger.md); None while no engine has published KV events."""
@@ -197,7 +198,7 @@ class AgentClient:
 
     def accesses(self) -> Accesses | None:
         """The latest lookups; None while no engine has published KV events."""
-        status, body = self._get("accesses", {}, MAX_ACCESSES_BYTES, max(self._timeout, ACCESSES_SECONDS))
+        status, body = self._get("accesses", {}, MAX_ACCESSES_BYTES, max(self._timeout, WORK_SECONDS))
         try:
             if status != 200:
                 self._refuse("accesses", status, body)
@@ -247,8 +248,9 @@ class AgentClient:
             one for form in _days(start, end) for one in self._ask("history/events", list[HistoryEvent], form | more)
         ]
 
-    def _ask(self, path: str, type_: type[T], parameters: Mapping[str, str] | None = None) -> T:
-        status, body = self._get(path, parameters or {}, MAX_BYTES, self._timeout)
+    def _ask(self, path: str, type_: type[T], parameters: Mapping[str, str] | None = None, seconds: float = 0.0) -> T:
+        """The decoded answer. seconds: to wait for it at least."""
+        status, body = self._get(path, parameters or {}, MAX_BYTES, max(self._timeout, seconds))
         if status != 200:
             self._refuse(path, status, body)
         try:

@@ -32,7 +32,7 @@ MAX_KNOWN = 5_000
 """Engines whose configuration is remembered, those that reported last."""
 MAX_ENGINES = 16
 """That are judged, the changed one among them: each takes 0.1 s and a megabyte."""
-ASKED = WorkLimits(10.0, niceness=0)
+ASKED = WorkLimits(20.0, niceness=0)
 """Somebody waits, as for a query."""
 BY_ITSELF = WorkLimits(60.0)
 CONFIG, OUTCOME = "config", "outcome"

@@ -267,7 +267,7 @@ class Judge:
                 return judgement
             rule, entity, verdict = judgement.rule, judgement.entity, judgement.verdict
             assert verdict is not None
-            memory = self.memory[f"{rule.code}{entity}"] = before.get(f"{rule.code}{entity}", Memory())
+            memory = self.memory[judgement.key] = before.get(judgement.key, Memory())
             return self._outcome(rule, entity, verdict, memory, span, watched=math.inf)
 
         return self._promoted([with_memory(judgement) for judgement in found], span.at)

@@ -261,7 +261,7 @@ def _reported(reader: HistoryReader, at: float) -> dict[str, _Reported]:
 
 def _not_shown(pipeline: Pipeline, reported: Mapping[str, _Reported]) -> list[SourceLoss]:
     """What an agent reported then and the rows do not show: it had more of them than are kept."""
-    shown = {f"{j.rule.code}{j.entity}" for j in pipeline.judgements if j.outcome == "fired"}
+    shown = {j.key for j in pipeline.judgements if j.outcome == "fired"}
     codes = {one.code for key, one in reported.items() if key not in shown and one.document.is_trouble}
     if not codes:
         return []

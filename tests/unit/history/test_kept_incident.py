@@ -27,6 +27,7 @@ from kvitals.agent.history.new_requests import MOST, NewRequests, summaries
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.agent.requests.store import Store
 from kvitals.app import history_work, node_changes
+from kvitals.app.agent_client import AgentClient, AgentError
 from kvitals.app.bounded_process import WorkLimits
 from kvitals.app.demo import FOLDER
 from kvitals.app.history_recorder import Keeping
@@ -441,6 +442,15 @@ def test_a_change_that_takes_too_long_to_judge_is_an_answer(kept: Kept, monkeypa
     monkeypatch.setattr(node_changes, "run_bounded", lambda *_, **__: pytest.fail("asked again within the minute"))
     with pytest.raises(ValueError, match="not judged"):
         changes.document()
+
+
+def test_who_asks_waits_longer_than_the_agent_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients gave up after 6 s where the agent had 10 to say why there is no answer."""
+    waited = []
+    monkeypatch.setattr(AgentClient, "_get", lambda *asked: waited.append(asked[-1]) or (500, b""))
+    with pytest.raises(AgentError):
+        AgentClient("http://127.0.0.1:1").since_change()
+    assert waited[0] > node_changes.ASKED.seconds
 
 
 def test_a_message_about_the_past_is_judged_in_another_process(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
