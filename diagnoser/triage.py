@@ -396,7 +396,8 @@ def verdict(
         kept = f", with {measured}" if measured and not ordered.worst else ""
         return f"{unread} {causes[0].title}{_over(causes[0], ordered.at)}{kept}.".lstrip()
     if down:
-        return unread
+        felt = f" {ordered.worst[0].title}." if ordered.worst else ""
+        return f"{unread}{felt}"
     if ordered.worst:
         is_true = "is" if causes and not _over(causes[0], ordered.at) else "was"
         said = f"“{causes[0].title}” {is_true} true but does not explain this symptom" if causes else ""

@@ -367,6 +367,12 @@ class Triage(Struct, frozen=True, kw_only=True):
         return [one for one in self.symptoms if one.id not in reached]
 
     @property
+    def lacks_cause(self) -> bool:
+        """Whether there are symptoms and nothing that may be their reason: no cause, and no engine that is not read."""
+        unread = any(finding.severity == "page" for finding in self.telemetry)
+        return self.healthy is False and bool(self.symptoms) and not self.causes and not unread
+
+    @property
     def leading(self) -> list[Finding]:
         """All that nothing explains, in the order in which a reader meets it: causes, defects of the telemetry,
         symptoms."""

@@ -37,7 +37,7 @@ def show(document: Triage, console: Console, *, verbose: bool = False) -> None:
     if document.since_change is not None:
         show_change(document.since_change, console)
     console.print(Group(*verdict_lines(document)))
-    if document.symptoms and not document.causes and document.healthy is False:
+    if document.lacks_cause:
         console.print(_indent("No known cause matches. The symptoms are below."))
     for finding, others in _each_rule(document.leading):
         _finding(finding, console, verbose, document.explained(finding))

@@ -103,7 +103,7 @@ def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, widt
     leading = document.leading
     first, others = (leading[0] if leading else None), leading[1:]
     parts: list[RenderableType] = [head_line(document), *_objectives(document.slo), *verdict_lines(document)]
-    if document.symptoms and not document.causes and document.healthy is False:
+    if document.lacks_cause:
         parts.append(Text("No known cause matches. The first symptom is below.", style="dim"))
     if first is not None:
         parts += ["", _title(first, document)]
