@@ -65,7 +65,9 @@ def resolve(labels: Mapping[str, str], engines: Iterable[KnownEngine]) -> Resolv
     here = [one for one in engines if same_place(one.place, labels)]
     asked = list(_names(labels))
     for names in asked:
-        if found := [one for one in here if not one.names.isdisjoint(names)]:
+        if found := [
+            one for one in here if not one.names.isdisjoint(names) and not _is_of_other_namespace(one, labels)
+        ]:
             exact = [one for one in found if one.engine in names]
             return ResolvedEntity(exact or found, named=True)
     if asked:
@@ -74,10 +76,24 @@ def resolve(labels: Mapping[str, str], engines: Iterable[KnownEngine]) -> Resolv
     return ResolvedEntity([one for one in here if all(name in one.place for name in wanted)], named=False)
 
 
+def names_engines(labels: Mapping[str, str]) -> bool:
+    """Whether labels of an alert name an engine, a pool or a node, known or not."""
+    return bool(labels.get("pool") or labels.get("node")) or any(_names(labels))
+
+
 def same_place(place: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     """Whether no label of the place differs. A label that one side does not have is no difference: a Prometheus adds
     `cluster` to its alerts and not to its series."""
     return all(labels.get(name, value) == value for name in PLACE if (value := place.get(name)))
+
+
+def _is_of_other_namespace(engine: KnownEngine, labels: Mapping[str, str]) -> bool:
+    """Whether an alert names a pod of the engine's name, and the engine is known to be in another namespace."""
+    pod, namespace = labels.get("pod"), labels.get("namespace")
+    if not pod or not namespace:
+        return False
+    pods = {name for name in engine.names if name.endswith(f"/{pod}") and "//" not in name}
+    return bool(pods) and f"{namespace}/{pod}" not in pods
 
 
 def _names(labels: Mapping[str, str]) -> Iterable[set[str]]:

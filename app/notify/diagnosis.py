@@ -12,11 +12,12 @@ from typing import Any
 from kvitals.app.bounded_process import WorkLimitError, WorkLimits, WorkRefusedError, run_bounded
 from kvitals.app.history_recorder import directory
 from kvitals.app.identity import KnownEngine, address, known_engine, resolve, without_rank
-from kvitals.app.notify.finding_match import DiagnosisRequest, lead, relates
+from kvitals.app.notify.finding_match import DiagnosisRequest, is_about_engines, lead, relates
 from kvitals.app.notify.fleet_looks import FleetLooks, LookBudget, TooManyLooksError
 from kvitals.app.notify.notice_builder import Diagnosis, where
 from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.history import judge_history
+from kvitals.app.sources.merged_engines import engine_key, merged_text
 from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server, server_engines
 from kvitals.app.sources.recording import Moments
 from kvitals.app.sources.recording_reader import RecordingError
@@ -41,6 +42,12 @@ MAX_NOT_JUDGED = 5
 """Causes that could not be judged, in one message with the reason."""
 NEEDS_AGENT = "needs the agent"
 
+NOT_WATCHED = (
+    "this agent does not watch {}; send alerts to the agent that does, or to `kvitals notify --prometheus URL`, which "
+    "diagnoses every engine"
+)
+NOT_OF_ENGINES = "not diagnosed: no label of the alert names an engine, a pool or a node"
+"""Of alerts that are no rule of ours and read no metric of an engine."""
 PAST_LIMITS = WorkLimits(60.0)
 """Of one moment of history."""
 
@@ -66,17 +73,16 @@ class OfAgent:
         self._looks = FleetLooks(lambda _, at: self._judge_past(at), cost=time.monotonic)  # in another process
 
     async def __call__(self, about: DiagnosisRequest) -> Diagnosis:
+        if not is_about_engines(about):
+            return Diagnosis(NOT_OF_ENGINES)
         if self.clock() - about.received > FRESH_SECONDS and self.history:
             return await self._past(about)
         document = await self._now()
         if document is None:
             return Diagnosis("this agent has not evaluated any window yet")
         engines = engines_of_agent(self.pipeline, document.window.end)
-        subject = resolve(about.entity, engines)
-        if subject.named and not subject.engines:
-            return Diagnosis(_elsewhere(about))
         how = f"diagnosed by the agent at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
-        return _diagnosis(how, document, about, engines, self.pipeline.setup.knowledge)
+        return _diagnosis(how, document, about, engines, self.pipeline.setup.knowledge, elsewhere=NOT_WATCHED)
 
     async def _now(self) -> Triage | None:
         """The document of the last moment that was judged; the first comes some seconds after the start."""
@@ -98,7 +104,8 @@ class OfAgent:
             return Diagnosis(f"not judged from history: {error}")
         document = judged.document
         how = f"diagnosed from the agent's history at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
-        return _diagnosis(how, document, about, judged.engines, self.pipeline.setup.knowledge)
+        known = self.pipeline.setup.knowledge
+        return _diagnosis(how, document, about, judged.engines, known, elsewhere=NOT_WATCHED)
 
     def _judge_past(self, at: float) -> PastVerdict:
         path = directory(self.pipeline.setup.config) / FILE
@@ -121,6 +128,8 @@ class OfFleet:
         self._lists = FleetLooks(lambda _, at: server_engines(self.access, self.setup, at), budget)
 
     async def __call__(self, about: DiagnosisRequest) -> Diagnosis:
+        if not is_about_engines(about):
+            return Diagnosis(NOT_OF_ENGINES)
         place = await self._place(about)
         first = await self._judged(about.received, about, place)
         if first.lead is None and first.document is not None and about.received - about.began > FRESH_SECONDS:
@@ -155,7 +164,10 @@ class OfFleet:
             document = judged.document
             how = f"diagnosed from {self.access.url} at {_utc(look.moment)}, over {document.window.seconds:.0f} s"
             known, agents = self.setup.knowledge, judged.survey.agents
-            found = _diagnosis(how, document, about, judged.engines, known, agents=agents)
+            elsewhere = f"{self.access.url} has no engine with these labels: {{}}"
+            if merged := _merged(about, judged):
+                return Diagnosis(f"not diagnosed: {merged}", document, elsewhere=True)
+            found = _diagnosis(how, document, about, judged.engines, known, agents=agents, elsewhere=elsewhere)
             if found.lead is not None and not found.partial:
                 break
         return found
@@ -196,10 +208,15 @@ def _diagnosis(
     engines: Sequence[KnownEngine],
     knowledge: Knowledge,
     *,
+    elsewhere: str,
     agents: bool = True,
 ) -> Diagnosis:
     """What a document says of an alert. With too little history a document may be clear where an alert that has watched
-    for longer fires: then it is no diagnosis, and is asked for again later. agents: whether engines have any."""
+    for longer fires: then it is no diagnosis, and is asked for again later. elsewhere: what is said where the alert
+    names what is not known, with a place for the names; agents: whether engines have any."""
+    subject = resolve(about.entity, engines)
+    if not subject.engines and (subject.named or not about.of_engines):
+        return Diagnosis(f"not diagnosed: {elsewhere.replace('{}', where(about.entity))}", document, elsewhere=True)
     codes = frozenset(rule.code for rule in knowledge.rules.values() if rule.partial)
     found, pool = lead(document, about, engines, codes), _pool(about, engines)
     if document.window.cold and (found is None or (about.codes and not relates(found, about.codes))):
@@ -207,7 +224,7 @@ def _diagnosis(
         return Diagnosis(how, pool=pool)
     if found is None or found.kind not in ("cause", "symptom"):
         return Diagnosis(how, document, found, pool)
-    of_many = found.entity.kind in ("pool", "fleet") and resolve(about.entity, engines).named
+    of_many = found.entity.kind in ("pool", "fleet") and subject.named
     partial = found.kind == "cause" and (of_many or found.code in codes)
     unknown = _not_judged(document, found, knowledge, agents=agents) if partial or found.kind == "symptom" else ()
     return Diagnosis(how, document, found, pool, partial, unknown, _beside(document, found, codes))
@@ -240,11 +257,11 @@ def _pool(about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> str:
     return next(iter(pools)) if len(pools) == 1 else ""
 
 
-def _elsewhere(about: DiagnosisRequest) -> str:
-    return (
-        f"not diagnosed: this agent does not watch {where(about.entity)}; send alerts to the agent that does, "
-        f"or to `kvitals notify --prometheus URL`, which diagnoses every engine"
-    )
+def _merged(about: DiagnosisRequest, judged: PrometheusVerdict) -> str:
+    """What is wrong with the engines that an alert names, where each stands for several sources; else empty."""
+    subject = resolve(about.entity, judged.engines)
+    keys = {engine_key({**one.place, "engine": one.engine}) for one in subject.engines} if subject.named else set()
+    return merged_text({key: judged.merged[key] for key in keys}) if keys and keys <= judged.merged.keys() else ""
 
 
 def _utc(moment: float) -> str:

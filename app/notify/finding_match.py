@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from kvitals.app.identity import KnownEngine, ResolvedEntity, known_engine, resolve, same_place
+from kvitals.app.identity import KnownEngine, ResolvedEntity, known_engine, names_engines, resolve, same_place
 from kvitals.app.notify.incoming import Alert
+from kvitals.diagnoser.sources.engine_pages import page_maps
 from kvitals.rules.finding import Finding, Triage
 
 
@@ -19,15 +22,29 @@ class DiagnosisRequest:
     symptomatic: bool  # whether any cause on the entity is of interest, and not only one that explains the codes
     began: float
     received: float
+    of_engines: bool = True  # whether an alert is one of ours, or its expression reads a metric of engines
 
 
 def diagnosis_request(alerts: Iterable[Alert], entity: Mapping[str, str], received: float) -> DiagnosisRequest:
     several = list(alerts)
     codes = frozenset(one.code for one in several if one.code)
     symptomatic = any(one.symptomatic for one in several)
-    return DiagnosisRequest(
-        entity, codes, symptomatic, min((one.began(received) for one in several), default=received), received
-    )
+    began = min((one.began(received) for one in several), default=received)
+    of_engines = any(one.code or one.reads(engine_metrics()) for one in several)
+    return DiagnosisRequest(entity, codes, symptomatic, began, received, of_engines)
+
+
+def is_about_engines(about: DiagnosisRequest) -> bool:
+    """Whether an alert may be about engines: by its rule, by its expression, or by a label that names one or its place.
+    Others, such as one of a certificate or of another service, have no finding of ours."""
+    return about.of_engines or names_engines(about.entity)
+
+
+@cache
+def engine_metrics() -> re.Pattern[str]:
+    """Matches a text that names a metric of an engine or of kvitals."""
+    prefixes = {prefix for known in page_maps() for prefix in known.recognise.prefixes} | {"kvitals_", "kvitals:"}
+    return re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(map(re.escape, sorted(prefixes)))})[a-z]", re.ASCII)
 
 
 def lead(

@@ -12,7 +12,7 @@ from kvitals.app.notify import notice as notices
 from kvitals.app.notify.finding_match import DiagnosisRequest, diagnosis_request
 from kvitals.app.notify.incoming import OURS, Alert, Message
 from kvitals.app.notify.notice import Change, Link, Notice, NoticeAlert
-from kvitals.app.notify.notice_builder import Diagnosis, digest_of, notice_of, resolved_notice
+from kvitals.app.notify.notice_builder import Diagnosis, digest_of, notice_of, resolved_notice, titled
 from kvitals.app.notify.queue import OpenIncident
 from kvitals.config import MuteTable
 from kvitals.rules.finding import Finding
@@ -73,7 +73,7 @@ def look_again(incident: OpenIncident, found: Diagnosis, now: float) -> SettledM
     after = msgspec.structs.replace(
         incident,
         code=lead.code,
-        title=lead.title,
+        title=titled(next(iter(incident.open.values())), lead),
         explains=list(lead.explains),
         told=now,
         pool=found.pool or incident.pool,
@@ -86,7 +86,7 @@ def asked_again(incident: OpenIncident, now: float) -> DiagnosisRequest:
     several = incident.open.values()
     codes = frozenset(one.code for one in several if one.code)
     symptomatic = any(one.kind not in ("cause", "telemetry", "note") for one in several)
-    return DiagnosisRequest(incident.entity, codes, symptomatic, incident.began, now)
+    return DiagnosisRequest(incident.entity, codes, symptomatic, incident.began, now, incident.of_engines)
 
 
 @dataclass
@@ -125,10 +125,11 @@ class _Dealing:
             self.out.folded += len(firing)
             return
         about = fresh or [one for one in firing if one.key in due[0].open]
-        found = await self.diagnose(diagnosis_request(about, entity, self.received))
+        asked = diagnosis_request(about, entity, self.received)
+        found = await self.diagnose(asked)
         before = _same_trouble(about, here, found.cause) if fresh else due[0]
         change = self._change(before, about, found.cause)
-        incident = self._incident(before, entity, about, found, told=change is not None)
+        incident = self._incident(before, entity, about, found, of_engines=asked.of_engines, told=change is not None)
         self.out.incidents[incident.id] = incident
         if change is None:
             self.out.folded += len(about)
@@ -155,6 +156,7 @@ class _Dealing:
         fresh: Sequence[Alert],
         found: Diagnosis,
         *,
+        of_engines: bool,
         told: bool,
     ) -> OpenIncident:
         lead = found.cause
@@ -166,9 +168,9 @@ class _Dealing:
         if before is not None and (lead is None or explained):
             code, title, explains = before.code, before.title, before.explains
         elif lead is not None:
-            code, title, explains = lead.code, lead.title, list(lead.explains)
+            code, title, explains = lead.code, titled(first, lead), list(lead.explains)
         else:
-            code, title, explains = "", found.lead.title if found.lead else first.summary or first.name, []
+            code, title, explains = "", titled(first, found.lead), []
         return OpenIncident(
             id=before.id if before else digest_of(entity, code or first.name, self.received),
             entity=entity,
@@ -181,6 +183,7 @@ class _Dealing:
             open=dict(open_),
             links=self._links(fresh, code),
             pool=found.pool or (before.pool if before else ""),
+            of_engines=of_engines or (before is not None and before.of_engines),
         )
 
     def _is_due(self, incident: OpenIncident) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal
+from urllib.parse import unquote_plus
 
 import msgspec
 from msgspec import Struct
@@ -82,6 +83,10 @@ class Alert(Struct, frozen=True):
         if self.code:  # of a pool, a node or the fleet; `instance` is the agent's
             return found
         return found | {name: self.labels[name] for name in NAMING if self.labels.get(name)}
+
+    def reads(self, metrics: re.Pattern[str]) -> bool:
+        """Whether the alert's expression, which Prometheus puts into its URL, names one of some metrics."""
+        return metrics.search(unquote_plus(self.url)) is not None
 
     def began(self, otherwise: float) -> float:
         """Seconds since the epoch."""

@@ -10,7 +10,7 @@ import msgspec
 
 from kvitals.app.identity import URLS
 from kvitals.app.notify import notice as notices
-from kvitals.app.notify.notice import Change, Link, Notice
+from kvitals.app.notify.notice import Change, Link, Notice, NoticeAlert
 from kvitals.app.notify.queue import OpenIncident
 from kvitals.rules.finding import Finding, Triage
 
@@ -26,6 +26,7 @@ class Diagnosis:
     partial: bool = False  # the lead is so and leaves open why
     not_judged: Sequence[str] = ()  # causes of the lead that could not be judged, with the reasons
     beside: Finding | None = None  # is so as well, leaves open why, and explains the lead
+    elsewhere: bool = False  # the alert names an engine that the document does not know
 
     @property
     def cause(self) -> Finding | None:
@@ -61,11 +62,12 @@ def notice_of(
             notice, code=incident.code, verdict=f"The cause is known already: {incident.code}."
         )
     if lead is None:  # the document's verdict may be of another engine
-        verdict = f"No known cause matches on {notice.where}." if document is not None else ""
+        judged = document is not None and not found.elsewhere
+        verdict = f"No known cause matches on {notice.where}." if judged else ""
         return msgspec.structs.replace(notice, verdict=verdict)
     return msgspec.structs.replace(
         notice,
-        title=lead.title,
+        title=titled(told[0], lead),
         code=found.cause.code if found.cause is not None else "",
         verdict=lead.conclusion + (f" {found.beside.conclusion} ({found.beside.code})" if found.beside else ""),
         confidence=f"{lead.confidence_words} ({lead.confidence:.2f})",
@@ -76,6 +78,15 @@ def notice_of(
         unknown=[*_open_question(found), *(f"{one.what}: {one.why}" for one in lead.unknowns[:3])],
         finding=_without_courses(lead),
     )
+
+
+def titled(first: NoticeAlert, lead: Finding | None) -> str:
+    """The title of an incident that began with an alert. One of other people's rules keeps its own words: what kvitals
+    found on the same engine need not be what the alert is about."""
+    own = first.summary or first.name
+    if lead is None:
+        return own
+    return lead.title if first.code else f"{own}: {lead.title}"
 
 
 def _open_question(found: Diagnosis) -> list[str]:

@@ -86,6 +86,7 @@ class OpenIncident(msgspec.Struct, frozen=True, kw_only=True):
     open: dict[str, NoticeAlert]  # alerts by their key
     links: list[Link] = []
     pool: str = ""  # of the engine, as the diagnosis resolved it
+    of_engines: bool = True  # whether an alert of it is about engines by its rule or its expression
 
     @property
     def codes(self) -> frozenset[str]:

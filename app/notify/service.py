@@ -314,7 +314,7 @@ class Notifier:
             async with asyncio.timeout(until - time.monotonic()):
                 return await asyncio.shield(self._task(about))
         except TimeoutError:
-            return Diagnosis(f"not diagnosed within {FIRST_SECONDS:.0f} s; the diagnosis continues and follows")
+            return Diagnosis(f"not diagnosed within {FIRST_SECONDS:.0f} s; another message follows if a cause is found")
 
     async def _diagnosis(self, about: DiagnosisRequest) -> Diagnosis:
         return await asyncio.shield(self._task(about))

@@ -56,6 +56,7 @@ class PrometheusVerdict:
     waited: float
     received: int
     engines: list[KnownEngine] = field(default_factory=list)  # with all names that the server has for them
+    merged: Mapping[EngineKey, Sequence[str]] = field(default_factory=dict)  # that stand for several sources
 
 
 def judge_server(
@@ -83,7 +84,7 @@ def judge_server(
         losses += [SourceLoss(f"the server warned: {warning}") for warning in server.warnings]
         engines = _engines(server, signals, found)
         whole = with_losses(document, losses)
-        return PrometheusVerdict(whole, found, server.asked, judging, server.waited, server.received, engines)
+        return PrometheusVerdict(whole, found, server.asked, judging, server.waited, server.received, engines, merged)
 
 
 def server_engines(access: PrometheusAccess, setup: Setup, at: float) -> list[KnownEngine]:

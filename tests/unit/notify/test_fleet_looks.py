@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvitals.app.identity import KnownEngine, known_engine
+from kvitals.app.identity import KnownEngine, known_engine, without_rank
 from kvitals.app.notify import diagnosis, fleet_looks
 from kvitals.app.notify.diagnosis import OfFleet
 from kvitals.app.notify.finding_match import DiagnosisRequest, diagnosis_request
 from kvitals.app.notify.fleet_looks import FleetLooks, LookBudget
 from kvitals.app.notify.incident_tracker import Rules, settle
+from kvitals.app.notify.incoming import Alert
 from kvitals.app.pipeline import Setup
 from kvitals.config import Config
 from kvitals.diagnoser.sources.prometheus import ServerError
@@ -29,8 +30,10 @@ SETUP = Setup(load(), Config())
 
 class Judged:
     def __init__(self, document: Triage, engines: Sequence[KnownEngine] = (), *, agents: bool = True) -> None:
-        self.document, self.engines = document, engines
+        self.document = document
+        self.engines = engines or [known_engine({"engine": ENGINE})]
         self.survey = SimpleNamespace(agents=agents)
+        self.merged: dict[tuple[str, ...], list[str]] = {}
 
 
 async def test_messages_of_one_moment_share_a_look(full_cache: Triage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +89,31 @@ async def test_a_message_names_the_pool_of_its_engine(
         assert notice.where == f"engine {ENGINE} · pool chat"
         assert notice.entity == {**alert("ENG01").entity, "pool": "chat"}
     assert len(first.notices) == len(last.notices) == 1
+
+
+async def test_what_the_server_does_not_know_is_said(full_cache: Triage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message was "No known cause matches", as if it had been judged."""
+    engines = [known_engine({"engine": "team-a/chat-1", "cluster": "a"})]
+    monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: Judged(full_cache, engines))
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
+    for labels in ({"namespace": "team-a", "pod": "nosuch"}, {"pool": "nosuch"}):
+        fired = Alert("firing", {"alertname": "X", **labels})
+        (notice,) = (await settle(message(fired), AT, (), fleet, Rules(3600.0))).notices
+        assert notice.judged.startswith("not diagnosed: http://127.0.0.1:1 has no engine with these labels: po")
+        assert (notice.title, notice.verdict) == ("X", "")
+
+
+async def test_an_engine_that_stands_for_several_gets_no_diagnosis(
+    full_cache: Triage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = Judged(full_cache, [known_engine({"engine": ENGINE, "cluster": "a"})])
+    judged.merged = {("a", "", without_rank(ENGINE)): ["tenant"]}
+    monkeypatch.setattr(diagnosis, "judge_server", lambda *_, **__: judged)
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
+    (notice,) = (await settle(message(alert()), AT, (), fleet, Rules(3600.0))).notices
+    assert notice.judged.startswith(f"not diagnosed: no verdict on a/{without_rank(ENGINE)}: this server has several")
+    assert "The sources differ only in tenant" in notice.judged
+    assert not notice.verdict and notice.finding is None
 
 
 async def test_an_alert_that_names_no_engine_gets_no_pool(full_cache: Triage, monkeypatch: pytest.MonkeyPatch) -> None:

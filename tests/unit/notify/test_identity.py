@@ -9,8 +9,9 @@ import pytest
 
 from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.identity import KnownEngine, known_engine, resolve
-from kvitals.app.notify.diagnosis import OfAgent, engines_of_agent
-from kvitals.app.notify.finding_match import diagnosis_request, lead
+from kvitals.app.notify.diagnosis import NOT_OF_ENGINES, OfAgent, OfFleet, PrometheusAccess, engines_of_agent
+from kvitals.app.notify.finding_match import diagnosis_request, is_about_engines, lead
+from kvitals.app.notify.incident_tracker import Rules, settle
 from kvitals.app.notify.incoming import Alert
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.recording import RecordingVerdict, judge_recording
@@ -18,7 +19,7 @@ from kvitals.config import Config, NodeLabels
 from kvitals.rules.finding import Entity, Finding, Triage
 from kvitals.rules.loader import load
 from tests.support.recordings import judge, setup
-from tests.unit.notify.notify_stage import AT, ENGINE, alert
+from tests.unit.notify.notify_stage import AT, ENGINE, alert, diagnosing, message
 
 NAMED = known_engine({"engine": "chat-a", "pool": "chat"}, {"http://127.0.0.1:29600/metrics", "127.0.0.1:29600"})
 POD = known_engine({"engine": "serving/dyn-0", "pool": "dyn", "node": "n1"}, {"10.1.0.7:8000"})
@@ -45,6 +46,8 @@ ALL = [NAMED, POD, RAW, *RANKS]
         ("an engine of another pool", {"engine": "chat-a", "pool": "dyn"}, []),
         ("an engine that is not known", {"instance": "10.7.7.7:8000"}, []),
         ("another namespace", {"namespace": "test", "pod": "nobody"}, []),
+        ("a pod of the same name in another namespace", {"namespace": "test", "pod": "dyn-0"}, []),
+        ("the same, known by its address", {"namespace": "test", "pod": "pd-0"}, []),
     ],
 )
 def test_an_alert_names_its_engine(platform: str, labels: dict[str, str], expected: list[KnownEngine]) -> None:
@@ -153,3 +156,48 @@ def test_a_replayed_agent_has_the_configured_labels() -> None:
     assert isinstance(pipeline, Pipeline) and pipeline.span is not None
     (engine,) = engines_of_agent(pipeline, pipeline.span.at)
     assert engine.place == {"cluster": "eu", "node": "gpu-7"}
+
+
+OWN = {"alertname": "TTFTHigh", "severity": "critical"}
+QUERY = (
+    "http://prometheus:9090/graph?g0.expr=histogram_quantile%280.99%2C+rate%28vllm%3Atime_to_first_token_seconds_bucket"
+)
+
+
+@pytest.mark.parametrize(
+    ("labels", "url", "expected"),
+    [
+        ({"job": "apiserver", "code": "500"}, "http://prometheus:9090/graph?g0.expr=apiserver_request_total", False),
+        ({"alertname": "Watchdog", "severity": "none"}, "http://prometheus:9090/graph?g0.expr=vector%281%29", False),
+        ({"namespace": "kube-system", "deployment": "coredns"}, "", False),
+        ({"cluster": "eu"}, "", False),
+        (OWN, QUERY, True),
+        (OWN, "http://prometheus:9090/graph?g0.expr=job%3Avllm%3Attft", True),
+        ({"kvitals_code": "LAT01"}, "", True),
+        ({"pool": "chat"}, "", True),
+        ({"node": "n1"}, "", True),
+        ({"namespace": "serving", "pod": "dyn-0"}, "", True),
+        ({"instance": "10.0.0.1:8000"}, "", True),
+    ],
+)
+async def test_what_names_no_engine_and_reads_none_is_not_diagnosed(
+    labels: dict[str, str], url: str, *, expected: bool
+) -> None:
+    """An alert of the API server of Kubernetes had the title "KV cache full"."""
+    fired = Alert("firing", labels, url=url)
+    about = diagnosis_request([fired], fired.entity, AT)
+    assert is_about_engines(about) is expected
+    if not expected:
+        found = await OfFleet(PrometheusAccess("http://127.0.0.1:1"), setup())(about)
+        assert (found.how, found.lead, found.document) == (NOT_OF_ENGINES, None, None)
+
+
+@pytest.mark.parametrize(("code", "title"), [("", "Certificate expires: {}"), ("LAT01", "{}")])
+async def test_an_alert_of_others_keeps_its_title(code: str, title: str, full_cache: Triage) -> None:
+    said = {"summary": "Certificate expires"}
+    fired = Alert("firing", {"alertname": "CertExpires", "engine": ENGINE, "kvitals_code": code}, said)
+    first = await settle(message(fired), AT, (), diagnosing(full_cache), Rules(3600.0))
+    assert [one.title for one in first.notices] == [title.format(full_cache.causes[0].title)]
+    resolved = msgspec.structs.replace(fired, status="resolved")
+    last = await settle(message(resolved), AT, list(first.incidents.values()), diagnosing(full_cache), Rules(3600.0))
+    assert [one.title for one in last.notices] == [title.format(full_cache.causes[0].title)]
