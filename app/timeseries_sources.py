@@ -99,7 +99,7 @@ def of_server(
         since = max(start or end - DAY_SECONDS, first)
         found = _survey(server, since, end, first)
         served = ServedFamilies(server, dialect(server, found, setup))
-        merged = merged_text(engines_of_several_sources(server, found, served.dialect))
+        merged = merged_text(engines_of_several_sources(server, found, served.dialect), found.agents)
         alerts = ServedFamilies(server, FamilyDialect(()))  # the server's own, which no dialect has other names for
         name = f"{access.url} ({server.left_out})" if server.left_out else access.url
         notes = [merged] if merged else []

@@ -19,13 +19,16 @@ from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import SCOPES, Rule
 
 PATH = "alertmanager/alertmanager.yaml"
+OTHERS = "not-kvitals"
+"""Where alerts of other people's rules go."""
 IDENTITY = ("cluster", "pool", "node", "engine")
 _WITHIN: dict[str, tuple[str, ...]] = {"engine": ("engine",), "node": ("engine", "node")}
 """Scopes whose alerts carry all labels of a scope: these can be compared."""
 
 NOTE = """\
 Merge it into your file: the routes below your own, the inhibit_rules into yours. `kvitals-page` and `kvitals-ticket`
-both send to kvitals, which diagnoses and forwards; without kvitals, replace both with your own receivers.
+both send to kvitals, which diagnoses and forwards; without kvitals, replace both with your own receivers. All other
+alerts go to `not-kvitals`, which sends nothing: put your own receiver in its place.
 Check it with: amtool check-config alertmanager.yaml"""
 
 
@@ -38,7 +41,7 @@ def configuration(knowledge: Knowledge, options: Options) -> dict[str, Any]:
     hook = {"url": options.receiver, "send_resolved": True, "max_alerts": 100}
     return {
         "route": {
-            "receiver": "kvitals-ticket",
+            "receiver": OTHERS,
             "group_by": list(IDENTITY),  # what is wrong with one thing is one message
             "group_wait": "5s",  # an early warning is early by seconds
             "group_interval": "1m",
@@ -52,7 +55,10 @@ def configuration(knowledge: Knowledge, options: Options) -> dict[str, Any]:
                 {"matchers": ['kvitals_code!=""', f'severity="{options.ticket}"'], "receiver": "kvitals-ticket"},
             ],
         },
-        "receivers": [{"name": name, "webhook_configs": [hook]} for name in ("kvitals-page", "kvitals-ticket")],
+        "receivers": [
+            {"name": OTHERS},
+            *({"name": name, "webhook_configs": [hook]} for name in ("kvitals-page", "kvitals-ticket")),
+        ],
         "inhibit_rules": list(inhibitions(knowledge, options)),
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 from kvitals.dashboards import alertmanager, manifests
 from kvitals.dashboards.alerts import SLO, Alerts, alert_rules
 from kvitals.dashboards.alerts_burn import RATES, rates
-from kvitals.dashboards.alerts_guards import GROUP, in_flight
+from kvitals.dashboards.alerts_guards import GROUP, in_flight, target_sources
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
 from kvitals.dashboards.board_files import Board, family_metrics, shipped_boards
@@ -28,7 +28,7 @@ def with_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups]
     """Recording and alerting rules over the families of agents."""
     recorded = record(knowledge, options)
     alerts = alert_groups(alert_rules(knowledge, recorded, options))
-    return recording_groups(recorded, rates(), in_flight(), options), alerts
+    return recording_groups(recorded, [in_flight(), target_sources()], options), alerts
 
 
 def without_agents(
@@ -39,7 +39,7 @@ def without_agents(
     drawn = shipped_boards().values() if boards is None else boards
     recorded = PageCoverage(knowledge).record(options, _read(knowledge, options, drawn))
     alerts = alert_rules(knowledge, recorded, options)
-    return recording_groups(recorded, rates(), in_flight(), options), alert_groups(alerts), alerts.left_out
+    return recording_groups(recorded, [in_flight()], options), alert_groups(alerts), alerts.left_out
 
 
 def _read(knowledge: Knowledge, options: Options, boards: Iterable[Board]) -> frozenset[str]:
@@ -60,7 +60,7 @@ def files(knowledge: Knowledge, options: Options, boards: Iterable[Board]) -> di
         "agents": [*recording["groups"], *alerts["groups"]],
         "engines": [*raw_recording["groups"], *raw_alerts["groups"]],
     }
-    beside = alertmanager.files(knowledge, options) | manifests.files(knowledge, options, rules)
+    beside = alertmanager.files(knowledge, options) | manifests.files(knowledge, rules)
     return beside | {
         f"{FOLDER}/agents/recording.yaml": dump(recording, note=f"Over what agents export. {every}"),
         f"{FOLDER}/agents/alerts.yaml": dump(alerts, note="Over recording.yaml beside it."),
@@ -75,16 +75,15 @@ def files(knowledge: Knowledge, options: Options, boards: Iterable[Board]) -> di
     }
 
 
-def recording_groups(
-    recorded: RecordingRules, burn: list[dict[str, Any]], flying: dict[str, Any], options: Options
-) -> Groups:
-    """Families come first and signals made of others last, in the file as in the order of evaluation."""
+def recording_groups(recorded: RecordingRules, watched: list[dict[str, Any]], options: Options) -> Groups:
+    """Families come first and signals made of others last, in the file as in the order of evaluation. watched: what the
+    alerts on the life of engines read."""
     order = sorted(recorded.groups, key=lambda name: (name == DERIVED, name not in (FAMILIES, HISTOGRAMS)))
     groups: list[dict[str, Any]] = [
         {"name": name, **interval_of(name, options), "rules": recorded.groups[name]} for name in order
     ]
-    groups.append({"name": GROUP, "rules": [flying]})
-    return {"groups": [*groups, {"name": RATES, "interval": RATES_INTERVAL, "rules": burn}]}
+    groups.append({"name": GROUP, "rules": watched})
+    return {"groups": [*groups, {"name": RATES, "interval": RATES_INTERVAL, "rules": rates()}]}
 
 
 def alert_groups(alerts: Alerts) -> Groups:

@@ -4,7 +4,9 @@ An engine that ends idle was scaled in, rolled out or scaled to zero, and nobody
 requests run on it is lost capacity that is wanted. What ran on it last is recorded (`kvitals:in_flight`), since nothing
 else is left of it. Where the agent or the Prometheus that watched it is gone too, nothing can be said of the engine.
 
-They have the code of TEL01, whose page says what to do where metrics can not be read.
+They have the code of TEL01, whose page says what to do where metrics can not be read. One more is on figures that look
+whole and are not: several sources with the labels of one engine, whose figures every rule adds. It has the code of
+TEL12.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ CODE = "TEL01"
 
 @dataclass(frozen=True)
 class AlertGuard:
+    code: str
     name: str
     expr: str
     for_: str
@@ -36,6 +39,9 @@ class AlertGuard:
 
 GROUP = "kvitals-lifecycle"
 IN_FLIGHT = f"{SIGNAL_PREFIX}in_flight"
+SOURCES = f"{SIGNAL_PREFIX}target_sources"
+"""How many sources have the labels of one engine. What agents export has a series for each; where engines are read
+themselves, what is recorded are sums already, and the rule that counts is beside those."""
 _ENGINE = "cluster, pool, node, engine"
 _BUSY = f"last_over_time({IN_FLIGHT}[15m])"
 _LOST = f"""\
@@ -85,6 +91,7 @@ def _missing_replicas() -> str:
 
 GUARDS = (
     AlertGuard(
+        CODE,
         "engine-gone",
         f"{_LOST}\nand on (cluster, pool) kvitals_target_up == 1\nunless on (cluster, node) {_UNWATCHED}\n"
         f"and on (cluster, node, engine) ({_BUSY} > 0 or {{firing}})",
@@ -97,6 +104,7 @@ GUARDS = (
         "no alert.",
     ),
     AlertGuard(
+        CODE,
         "pool-gone",
         "group by (cluster, pool) (present_over_time(kvitals_target_up[1h]))\n"
         "unless on (cluster, pool) kvitals_target_up == 1\n"
@@ -111,6 +119,7 @@ GUARDS = (
         " zero while idle fires no alert.",
     ),
     AlertGuard(
+        CODE,
         "agent-gone",
         f"{_UNWATCHED}\nand on (cluster, node) (sum by (cluster, node) ({_BUSY}) > 0 or {{firing}})",
         "5m",
@@ -122,6 +131,7 @@ GUARDS = (
         " A gap of less than 5 minutes fires no alert.",
     ),
     AlertGuard(
+        CODE,
         "all-gone",
         f"absent(kvitals_target_up)\nand on () (sum({_BUSY}) > 0 or {{firing}})",
         "5m",
@@ -132,6 +142,7 @@ GUARDS = (
         " nothing.",
     ),
     AlertGuard(
+        CODE,
         "below-replicas",
         _missing_replicas(),
         "1m",
@@ -142,6 +153,7 @@ GUARDS = (
         " rollout: pods crash, cannot be scheduled, or never become ready.",
     ),
     AlertGuard(
+        CODE,
         "nothing-told",
         "absent(present_over_time(kvitals_target_up[1h]))",
         "5m",
@@ -152,6 +164,7 @@ GUARDS = (
         " pages are not loaded.",
     ),
     AlertGuard(
+        CODE,
         "signals-not-recorded",
         "count by (cluster) (kvitals_target_up unless on (cluster, node, engine) kvitals:target_up)",
         "5m",
@@ -160,6 +173,18 @@ GUARDS = (
         "The signals of engines are not recorded",
         "{{ $value }} engines have no kvitals:target_up: the recording rules are not loaded or fail, so no "
         "other alert can fire. Open the Rules page of this Prometheus.",
+    ),
+    AlertGuard(
+        "TEL12",
+        "several-sources",
+        f"{SOURCES} > 1",
+        "5m",
+        "ticket",
+        "engine",
+        "Several sources have the labels of one engine",
+        "{{ $value }} sources have the same cluster, pool, node and engine, so every figure and alert of this engine "
+        "is of all of them together, and one that stops is not noticed. Two teams use the same addresses, or two jobs "
+        "scrape one engine. Give each source its own label `cluster`.",
     ),
 )
 """`{firing}` stands for: this alert fires already. So it holds until the engine is back, however long ago it
@@ -191,14 +216,19 @@ def in_flight() -> dict[str, Any]:
     return {"record": IN_FLIGHT, "expr": f"{both[0]} + ({both[1]} or 0 * {both[0]})"}
 
 
+def target_sources() -> dict[str, Any]:
+    """How many agents export each engine, to be recorded."""
+    return {"record": SOURCES, "expr": f"count by ({_ENGINE}) (kvitals_target_up)"}
+
+
 def guards(options: Options) -> list[dict[str, Any]]:
     return [
         {
-            "alert": f"{CODE}-{guard.name}",
+            "alert": f"{guard.code}-{guard.name}",
             "expr": _expression(guard),
             "for": guard.for_,
             "labels": {
-                **options.routing(CODE, guard.severity),
+                **options.routing(guard.code, guard.severity),
                 "kind": "telemetry",
                 "stage": "stable",
                 "scope": guard.scope,
@@ -206,7 +236,7 @@ def guards(options: Options) -> list[dict[str, Any]]:
             "annotations": {
                 "summary": f"{guard.summary}: {entity(guard.scope)}",
                 "description": guard.description,
-                **links(CODE, guard.scope, "telemetry", options),
+                **links(guard.code, guard.scope, "telemetry", options),
             },
         }
         for guard in GUARDS
@@ -215,5 +245,5 @@ def guards(options: Options) -> list[dict[str, Any]]:
 
 def _expression(guard: AlertGuard) -> str:
     labels = ", ".join(SCOPES[guard.scope])
-    own = f'ALERTS{{alertname="{CODE}-{guard.name}", alertstate="firing"}}'
+    own = f'ALERTS{{alertname="{guard.code}-{guard.name}", alertstate="firing"}}'
     return guard.expr.replace("{firing}", f"group by ({labels}) ({own})")

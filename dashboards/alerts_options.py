@@ -10,7 +10,6 @@ from kvitals.rules.compiled_signal import WindowDurations
 from kvitals.rules.model import Severity
 
 BASELINE = "1h"
-Monitor = Literal["pod", "service"]
 AlertSet = Literal["core", "extended"]
 PLACEHOLDER_HOST = "example.com"
 
@@ -25,7 +24,6 @@ class Options:
     receiver: str = "http://127.0.0.1:9477/api/v1/notify"  # takes Alertmanager's messages
     slo_ttft_seconds: float = 2.0  # with agents the objectives are those that they export
     slo_itl_seconds: float = 0.2
-    monitor: Monitor = "pod"  # what the Prometheus Operator selects agents by
     alerts: AlertSet = "core"  # what users feel and lost capacity; extended: every rule's alert as well
     page: str = "page"  # what alerts that page have as their label `severity`
     ticket: str = "ticket"

@@ -118,10 +118,6 @@ def _parser() -> argparse.ArgumentParser:
         help=f"the same for gaps between tokens ({usual.slo_itl_seconds:g})",
     )  # fmt: skip
     parser.add_argument(
-        "--monitor", choices=("pod", "service"), default=usual.monitor,
-        help=f"resource that the Prometheus Operator selects agents by: pods or Services ({usual.monitor})",
-    )  # fmt: skip
-    parser.add_argument(
         "--alerts", choices=("core", "extended"), default=usual.alerts,
         help=f"core: about 25 alerts on symptoms and lost capacity; extended: one for every rule ({usual.alerts})",
     )  # fmt: skip
@@ -150,7 +146,6 @@ def _options(args: argparse.Namespace) -> Options:
         receiver=args.receiver,
         slo_ttft_seconds=args.slo_ttft,
         slo_itl_seconds=args.slo_itl,
-        monitor=args.monitor,
         alerts=args.alerts,
         page=args.severity_page,
         ticket=args.severity_ticket,

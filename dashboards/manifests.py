@@ -1,4 +1,5 @@
-"""Manifests for Kubernetes: rules, who is scraped, boards, and autoscalers on signals that lead."""
+"""Manifests for Kubernetes: rules, boards, and autoscalers on signals that lead. Monitors for the Prometheus Operator
+are the chart's: they need its port, certificate and token."""
 
 from __future__ import annotations
 
@@ -7,18 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from kvitals.dashboards.alerts_options import Monitor, Options, duration
 from kvitals.dashboards.alerts_yaml import dump
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 
 FOLDER = "kubernetes"
 NAMESPACE = "monitoring"
-PORT = "metrics"
 SELECTED = {"app.kubernetes.io/name": "kvitals"}
-MONITORS: Mapping[Monitor, tuple[str, str]] = {
-    "pod": ("PodMonitor", "podMetricsEndpoints"),
-    "service": ("ServiceMonitor", "endpoints"),
-}
 BOARD_LABEL = {"grafana_dashboard": "1"}
 """What the sidecar of Grafana's chart looks for."""
 
@@ -29,9 +24,6 @@ refuses rules above 524,288 bytes."""
 _RULES_NOTE = """\
 For the Prometheus Operator: one object for each group of rules. Add the labels that the ruleSelector of your Prometheus
 selects. Apply with: kubectl apply --server-side -f FILE"""
-_MONITOR_NOTE = """\
-For the Prometheus Operator. honorLabels: the agent's labels `node` and `engine` name the engine, not the agent.
-Apply one monitor only: two monitors that select the same pods scrape each agent twice and double every sum."""
 _SCALER_NOTE = """\
 An example for KEDA: replace the names and numbers with your own.
 
@@ -59,10 +51,9 @@ class ManifestError(Exception):
     """An object that a cluster does not take."""
 
 
-def files(knowledge: Knowledge, options: Options, rules: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+def files(knowledge: Knowledge, rules: Mapping[str, Sequence[Any]]) -> dict[str, str]:
     """Every manifest but the boards', by its path. `rules`: flavour -> groups. Raises ManifestError."""
     found = {f"{FOLDER}/{name}": text for name, text in _scalers(knowledge).items()}
-    found[f"{FOLDER}/monitors.yaml"] = dump(_monitor(options), note=_MONITOR_NOTE)
     for flavour, groups in rules.items():
         objects = [_rule(flavour, group) for group in groups]
         found[f"{FOLDER}/rules-{flavour}.yaml"] = dump(*objects, note=_RULES_NOTE)
@@ -100,24 +91,6 @@ def _rule(flavour: str, group: Mapping[str, Any]) -> dict[str, Any]:
             " signals or rules to another group"
         )
     return made
-
-
-def _monitor(options: Options) -> dict[str, Any]:
-    """The agents' pods, or the Services before them: never both."""
-    kind, key = MONITORS[options.monitor]
-    endpoint = {
-        "port": PORT,
-        "path": "/metrics",
-        "interval": duration(options.scrape_seconds),
-        "honorLabels": True,
-    }
-    spec = {"selector": {"matchLabels": SELECTED}, key: [endpoint]}
-    return {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": kind,
-        "metadata": _meta(f"kvitals-{options.monitor}"),
-        "spec": spec,
-    }
 
 
 def _scalers(knowledge: Knowledge) -> dict[str, str]:

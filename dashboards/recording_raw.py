@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kvitals.dashboards.alerts_guards import SOURCES
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.parsed import parse_once
 from kvitals.dashboards.recording_rules import (
@@ -22,12 +23,12 @@ from kvitals.dashboards.recording_rules import (
     rule_of,
 )
 from kvitals.diagnoser.entities import ENTITIES, INFO
-from kvitals.diagnoser.sources.engine_pages import FACT, OBJECTIVE, Pages, page_maps
+from kvitals.diagnoser.sources.engine_pages import FACT, LOCAL, OBJECTIVE, Pages, page_maps
 from kvitals.rules.compiled_signal import selections
 from kvitals.rules.engine_map import EngineMap
 from kvitals.rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import Family
-from kvitals.series.promql import Aggregate, Expr, Selector
+from kvitals.series.promql import Aggregate, Binary, Expr, Selector
 from kvitals.series.promql.rewrite import map_children
 
 FAMILIES, HISTOGRAMS = "kvitals-families", "kvitals-families-histograms"
@@ -38,12 +39,13 @@ SEEN = "1h"
 TARGET = ("namespace", "pod", "job")
 """Labels of an engine's target that boards offer to choose engines by, where the server has them."""
 
+REQUESTS_RUNNING = "kvitals_requests_running"
 _UP = f"""\
 max by (cluster, pool, node, engine) (0 * kvitals_requests_running + 1)
 or
 max by (cluster, pool, node, engine) (0 * (last_over_time(kvitals_requests_running[{SEEN}]) > 0))"""
 _INFO = "group by (cluster, pool, node, engine, model) (kvitals_requests_running)"
-_IDENTITY = frozenset({ENTITIES, INFO, OBJECTIVE, FACT})
+_IDENTITY = LOCAL
 _INFO_LABELS = frozenset({"cluster", "pool", "node", "engine", "model", "system", "kind", *TARGET})
 _ANY = frozenset({"cluster", "pool", "node", "engine", "model", *TARGET})
 """Labels that select among engines; whether a page reports a family does not depend on them."""
@@ -105,6 +107,8 @@ class PageCoverage:
     def _identity(self, options: Options) -> Iterator[dict[str, Any]]:
         """Which engines there are, of what kind, what they report of their configuration, and their objectives."""
         yield {"record": "kvitals_target_up", "expr": _UP}
+        counted = _counted(self._pages.leaf(Selector(REQUESTS_RUNNING)))
+        yield {"record": SOURCES, "expr": f"max by (cluster, pool, node, engine) ({counted})"}
         for map_ in self._maps:
             about = {"system": map_.system, "kind": map_.kind}
             info = _pages([map_], self._knowledge.families).rewrite(parse_once(_INFO))
@@ -128,6 +132,14 @@ def with_target(expr: Expr) -> Expr:
     if isinstance(expr, Aggregate) and not expr.without and "engine" in expr.grouping:
         return replace(expr, grouping=tuple(sorted({*expr.grouping, *TARGET})))
     return expr
+
+
+def _counted(expr: Expr) -> Expr:
+    """The aggregations that a leaf is made of, as counts: how many series each of them adds."""
+    if isinstance(expr, Aggregate):
+        return replace(expr, op="count")
+    assert isinstance(expr, Binary)
+    return replace(expr, left=_counted(expr.left), right=_counted(expr.right))
 
 
 def _pages(maps: Sequence[EngineMap], families: Mapping[str, Family]) -> Pages:

@@ -261,7 +261,9 @@ def _merged(about: DiagnosisRequest, judged: PrometheusVerdict) -> str:
     """What is wrong with the engines that an alert names, where each stands for several sources; else empty."""
     subject = resolve(about.entity, judged.engines)
     keys = {engine_key({**one.place, "engine": one.engine}) for one in subject.engines} if subject.named else set()
-    return merged_text({key: judged.merged[key] for key in keys}) if keys and keys <= judged.merged.keys() else ""
+    if not keys or not keys <= judged.merged.keys():
+        return ""
+    return merged_text({key: judged.merged[key] for key in keys}, judged.survey.agents)
 
 
 def _utc(moment: float) -> str:

@@ -44,8 +44,16 @@ def _differing(sources: Sequence[Mapping[str, str]]) -> list[str]:
     return sorted(name for name in names if len({labels.get(name, "") for labels in sources}) > 1)
 
 
-def merged_text(merged: Mapping[EngineKey, Sequence[str]]) -> str:
-    """What is wrong with these engines and what to do, without a full stop; empty where there are none."""
+_ADVICE = {
+    True: "Give each agent its own cluster or node under [labels]",
+    False: "Give the targets of each source their own label `cluster`, by relabelling. If another label already "
+    "separates them, `kvitals export --cluster-label LABEL` writes rules and boards that use it",
+}
+
+
+def merged_text(merged: Mapping[EngineKey, Sequence[str]], agents: bool) -> str:
+    """What is wrong with these engines and what to do, without a full stop; empty where there are none. agents: whether
+    agents export them."""
     if not merged:
         return ""
     which = ", ".join("/".join(filter(None, key)) for key in list(merged)[:MOST_NAMED])
@@ -53,8 +61,8 @@ def merged_text(merged: Mapping[EngineKey, Sequence[str]]) -> str:
     labels = ", ".join(sorted({label for names in merged.values() for label in names}))
     return (
         f"no verdict on {which}{more}: this server has several sources with the same cluster, node and engine, and "
-        f"adds their figures. The sources differ only in {labels}. Give each agent its own cluster or node under "
-        f"[labels]; if two jobs scrape one engine, remove one of them"
+        f"adds their figures. The sources differ only in {labels}. {_ADVICE[agents]}; if two jobs scrape one engine, "
+        f"remove one of them"
     )
 
 

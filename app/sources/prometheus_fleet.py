@@ -80,7 +80,7 @@ def judge_server(
         document = with_engines(document, judge, judgements, found.span)
         if merged and not any(judgement.rule.core for judgement in judgements):
             document = msgspec.structs.replace(document, verdict=ALL_MERGED)
-        losses = [SourceLoss(text) for text in (server.left_out, merged_text(merged)) if text]
+        losses = [SourceLoss(text) for text in (server.left_out, merged_text(merged, found.agents)) if text]
         losses += [SourceLoss(f"the server warned: {warning}") for warning in server.warnings]
         engines = _engines(server, signals, found)
         whole = with_losses(document, losses)
@@ -102,7 +102,7 @@ def look_at_server(access: PrometheusAccess, setup: Setup, at: float) -> tuple[S
         found = survey(server, at)
         served = ServedFamilies(server, dialect(server, found, setup))
         signals = RemoteSignals(setup.knowledge, served, found.interval)
-        merged = merged_text(engines_of_several_sources(server, found, served.dialect))
+        merged = merged_text(engines_of_several_sources(server, found, served.dialect), found.agents)
         found = replace(found, left_out=". ".join(filter(None, (server.left_out, merged))))
         return found, presence(setup.knowledge, signals, found.span)
 

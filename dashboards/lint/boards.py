@@ -47,7 +47,9 @@ def read_board(data: object, name: str) -> Document:
         queries += _queries(panel, path)
     queries += _variables(board)
     queries += _annotations(board)
-    return Document(name=f"{name} ({title})" if title else name, queries=queries, left_out=left_out)
+    variables = frozenset(_text(one.get("name")) for one in _dicts(_dict(board.get("templating")).get("list")))
+    name = f"{name} ({title})" if title else name
+    return Document(name=name, queries=queries, left_out=left_out, variables=variables)
 
 
 def _panels(holder: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -19,7 +19,7 @@ from kvitals.dashboards.lint.trees import (
     swap_node,
     with_path,
 )
-from kvitals.series.promql import Binary, Call, Expr, NumberLiteral, Range, Selector
+from kvitals.series.promql import Aggregate, Binary, Call, Expr, NumberLiteral, Range, Selector, Subquery
 
 _OF_COUNTERS = {"rate": "deriv", "irate": "deriv", "increase": "delta"}
 _OF_GAUGES = {"deriv": "rate", "delta": "increase", "idelta": "increase"}
@@ -50,6 +50,49 @@ def check_functions(expr: Expr, metrics: Metrics) -> Iterator[TreeDefect]:
             other = replace(node, func=_OF_GAUGES[node.func])
             why = f"{name} is a counter: {node.func} is far below zero after each restart of the engine"
             yield TreeDefect("delta-of-counter", why, swap_node(expr, node, other))
+
+
+def check_rate_of_sum(expr: Expr) -> Iterator[TreeDefect]:
+    """`rate` of a sum: a counter of one series that starts anew is a fall of the whole."""
+    for node in expr.walk():
+        if not isinstance(node, Call) or node.func not in _OF_COUNTERS or not isinstance(node.args[0], Subquery):
+            continue
+        whole = node.args[0].expr
+        if isinstance(whole, Aggregate) and whole.op == "sum":
+            inside = whole.expr
+            rate = Call(node.func, (Range(inside, node.args[0].range),)) if isinstance(inside, Selector) else None
+            yield TreeDefect(
+                "rate-of-sum",
+                f"{node.func} of a sum: when one engine restarts, the sum falls, and {node.func} adds all that the "
+                f"other engines ever counted",
+                swap_node(expr, node, replace(whole, expr=rate)) if rate is not None else None,
+                advice="" if rate is not None else f"take the {node.func} of each series first, then the sum",
+            )
+
+
+def check_windows(expr: Expr) -> Iterator[TreeDefect]:
+    """A ratio of two counters over windows of different lengths. Of the same counter it is a comparison over time."""
+    for node in expr.walk():
+        if not isinstance(node, Binary) or node.op != "/":
+            continue
+        (names, ranges), (others, longer) = (_looked_at(side) for side in (node.left, node.right))
+        if len(ranges) == len(longer) == 1 and ranges != longer and names.isdisjoint(others):
+            yield TreeDefect(
+                "windows-differ",
+                "the two sides of the ratio have windows of different lengths, so a change of load is shown as a "
+                "change of the ratio",
+                swap_node(expr, node, replace(node, right=_with_window(node.right, *ranges))),
+                warning=True,
+            )
+
+
+def _with_window(expr: Expr, seconds: float) -> Expr:
+    return rewrite_tree(expr, lambda e: replace(e, range=seconds) if isinstance(e, Range) else None)
+
+
+def _looked_at(expr: Expr) -> tuple[set[str], set[float]]:
+    """The metrics of an expression, and the windows over which it looks at them."""
+    return {one.name for one in selectors(expr)}, {one.range for one in expr.walk() if isinstance(one, Range)}
 
 
 def check_since_start(expr: Expr, metrics: Metrics, window: float) -> Iterator[TreeDefect]:

@@ -32,6 +32,7 @@ class Document(Struct, frozen=True, kw_only=True):
     name: str
     queries: list[LintedQuery]
     left_out: list[str] = []  # what could not be read, and why
+    variables: frozenset[str] | None = None  # of a board
 
 
 class Defect(Struct, frozen=True, kw_only=True):

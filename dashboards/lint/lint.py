@@ -5,19 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from kvitals.dashboards.lint.check_labels import check_labels, check_variables
 from kvitals.dashboards.lint.check_limits import check_bounds, check_burn, check_limits
 from kvitals.dashboards.lint.check_names import check_names
 from kvitals.dashboards.lint.check_operators import check_bool, check_unit, check_words
 from kvitals.dashboards.lint.check_quantiles import check_quantiles
-from kvitals.dashboards.lint.check_rates import check_conditions, check_functions, check_since_start, check_sums
+from kvitals.dashboards.lint.check_rates import (
+    check_conditions,
+    check_functions,
+    check_rate_of_sum,
+    check_since_start,
+    check_sums,
+    check_windows,
+)
 from kvitals.dashboards.lint.check_roles import check_roles, decode_matcher
 from kvitals.dashboards.lint.check_shown import check_buckets, check_means, check_shown
 from kvitals.dashboards.lint.defect import Defect, Document, LintedQuery, Report, Unread
 from kvitals.dashboards.lint.metrics import Metrics
 from kvitals.dashboards.lint.trees import TreeDefect, selectors
-from kvitals.dashboards.lint.variables import MAX_QUERY, OpenedQuery, names_in, rename_metrics
+from kvitals.dashboards.lint.variables import MAX_QUERY, OpenedQuery, names_in, rename_metrics, variables_in
 from kvitals.rules.engine_map import load_map
-from kvitals.series.promql import Expr, PromQLError
+from kvitals.series.promql import Expr, InvalidPromQLError, PromQLError
 from kvitals.series.types import Matcher
 
 RULE_SECONDS = 300.0
@@ -35,7 +43,7 @@ def lint(documents: Sequence[Document], metrics: Metrics, left_out: Iterable[str
     for document in documents:
         queries = document.queries[: MAX_QUERIES - count]
         count += len(queries)
-        for found in _of_document(document.name, queries, metrics):
+        for found in _of_document(document, queries, metrics):
             (defects if isinstance(found, Defect) else unread).append(found)  # type: ignore[arg-type]
     said = [line for document in documents for line in document.left_out]
     if count >= MAX_QUERIES:
@@ -51,24 +59,40 @@ def lint(documents: Sequence[Document], metrics: Metrics, left_out: Iterable[str
     )
 
 
-def _of_document(name: str, queries: Sequence[LintedQuery], metrics: Metrics) -> Iterator[Defect | Unread]:
-    opened: list[tuple[LintedQuery, OpenedQuery | None, str]] = []
+def _of_document(document: Document, queries: Sequence[LintedQuery], metrics: Metrics) -> Iterator[Defect | Unread]:
+    name = document.name
+    opened: list[tuple[LintedQuery, OpenedQuery | None, PromQLError | None]] = []
     for query in queries:
         text = _selected(query.text) if query.kind == "variable" else query.text
         try:
-            opened.append((query, OpenedQuery(text), ""))
+            opened.append((query, OpenedQuery(text), None))
         except PromQLError as error:
-            opened.append((query, None, str(error)))
+            opened.append((query, None, error))
     decode = decode_matcher([one.expr for _, one, _ in opened if one is not None])
     for query, one, why in opened:
+        told = list(check_variables(variables_in(query.text), document.variables))
         if one is None:
-            told = list(check_names(names_in(query.text), query, metrics))
+            told += check_names(names_in(query.text), query, metrics)
+            invalid = why if isinstance(why, InvalidPromQLError) and query.kind != "variable" else None
+            if invalid is not None and not _is_filled_in(query.text):
+                told.append(_no_promql(invalid))
+            elif query.kind != "variable":
+                yield Unread(document=name, place=query.place, query=query.text, why=_unread(query.text, str(why)))
             yield from (_defect(name, query, found, None, _renames(told)) for found in told)
-            if query.kind != "variable":
-                yield Unread(document=name, place=query.place, query=query.text, why=_unread(query.text, why))
             continue
-        told = list(_of_query(query, one, metrics, decode))
+        told += _of_query(query, one, metrics, decode)
         yield from (_defect(name, query, found, one, _renames(told)) for found in told)
+
+
+def _is_filled_in(text: str) -> bool:
+    """Whether something else than Prometheus completes a query, so that what is written need not be PromQL."""
+    return len(text) > MAX_QUERY or bool(_BY_HELM.search(text) or variables_in(text))
+
+
+def _no_promql(error: InvalidPromQLError) -> TreeDefect:
+    of_vector = "expected type matrix" in str(error)
+    advice = "a function over time takes a metric with a range: sum(rate(x[5m])), not rate(sum(x))" if of_vector else ""
+    return TreeDefect("not-promql", f"Prometheus refuses this query: {error}", advice=advice or "correct the query")
 
 
 def _unread(text: str, why: str) -> str:
@@ -91,7 +115,10 @@ def _of_query(query: LintedQuery, one: OpenedQuery, metrics: Metrics, decode: Ma
         yield from check_names(list(names), query, metrics)
         return
     yield from check_names(list(names), query, metrics, expr, window)
+    yield from check_labels(expr, metrics)
     yield from check_functions(expr, metrics)
+    yield from check_rate_of_sum(expr)
+    yield from check_windows(expr)
     yield from check_since_start(expr, metrics, window)
     yield from check_conditions(expr, metrics, window)
     yield from check_sums(expr, query, metrics)

@@ -101,6 +101,14 @@ class Metrics:
         is_rewritten = known.name != own and not known.name.startswith(("ray_", own.partition(known.entry.raw)[0]))
         return own if is_rewritten else ""
 
+    def labels(self, known: ResolvedMetric) -> frozenset[str]:
+        """The labels that an engine's own metric is known to have; none of other metrics."""
+        map_ = next((one for one in self._maps if one.system == known.system), None)
+        if map_ is None or known.entry is None:
+            return frozenset()
+        own = (*known.entry.labels, *known.entry.where, *map_.rank_labels, *map_.replica_labels)
+        return frozenset(filter(None, (*own, map_.model_label)))
+
     def _look_up(self, name: str) -> ResolvedMetric | Wrong | None:
         if name.startswith(OWN):
             return self._own(name)

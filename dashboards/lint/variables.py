@@ -77,6 +77,11 @@ class OpenedQuery:
         return _VARIABLE.sub(stand_in, text)
 
 
+def variables_in(text: str) -> frozenset[str]:
+    """The names of Grafana's variables in a query."""
+    return frozenset(found[1] or found[2] or found[3] for found in _VARIABLE.finditer(text))
+
+
 def names_in(text: str) -> list[str]:
     """What looks like a metric's name in a query that can not be parsed; of one that is too long nothing."""
     if len(text) > MAX_QUERY:

@@ -25,7 +25,10 @@ from kvitals.series.promql.rewrite import map_children
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
 
 FACT, OBJECTIVE = "kvitals_engine_fact", "kvitals_slo_seconds"
-LOCAL = frozenset({ENTITIES, INFO, FACT, OBJECTIVE})
+STATE = "kvitals_target_state"
+SCRAPE_FAILED, TARGET_GONE = "scrape failed", "target gone"
+"""What a server knows of why a page is not read: its last scrape failed, or it has no such target any more."""
+LOCAL = frozenset({ENTITIES, INFO, FACT, OBJECTIVE, STATE})
 """Families that are made here, of what identifies the engines and of the labels of their info metrics."""
 
 PLACE = ("cluster", "pool", "node")
@@ -220,7 +223,7 @@ def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives:
             )
         )
         questions.append(
-            PrometheusQuery(f"group by ({labels}) (present_over_time({_always(map_, names)[0]}[{SEEN_SECONDS}s]))", at)
+            PrometheusQuery(f"max by ({labels}) (last_over_time({_always(map_, names)[0]}[{SEEN_SECONDS}s]))", at)
         )
     infos = [
         name
@@ -253,7 +256,8 @@ def _identify(
     objectives: Objectives,
     rows: dict[str, Rows],
 ) -> None:
-    """Say of each engine that it is there, what it is, and what its info metrics tell."""
+    """Say of each engine that it is there, what it is, and what its info metrics tell. found: the requests that ran on
+    each at its last sample. One whose target is gone and that was idle was taken away: it is no engine any more."""
     ranks: dict[str, int] = {}
     for one in found:
         ranks[one.metric.get("instance", "")] = ranks.get(one.metric.get("instance", ""), 0) + 1
@@ -265,8 +269,13 @@ def _identify(
         model = one.metric.get(map_.model_label, "")
         role = map_.roles.get(one.metric.get(map_.role_label, "") or strings.get("kv_role", ""), "")
         about = {"system": map_.system, "kind": map_.kind, "model": model, "role": role, **strings}
-        alive = up.get((instance, one.metric.get("job")), 0.0)
-        rows[ENTITIES].append((_series(ENTITIES, engine), alive))
+        alive = up.get((instance, one.metric.get("job")))
+        if alive is None and not (one.value and float(one.value[1]) > 0.0):
+            continue
+        if not alive:
+            reason = TARGET_GONE if alive is None else SCRAPE_FAILED
+            rows[STATE].append((_series(STATE, engine, {"reason": reason}), 1.0))
+        rows[ENTITIES].append((_series(ENTITIES, engine), alive or 0.0))
         rows[INFO].append((_series(INFO, engine, about), 1.0))
         rows[FACT] += [
             (_series(FACT, engine, {"fact": fact, "source": "metrics page"}), n) for fact, n in facts.items()

@@ -21,7 +21,7 @@ from kvitals.series.promql.nodes import (
     Unary,
 )
 from kvitals.series.promql.parse import parse
-from kvitals.series.promql.promql_error import PromQLError, QueryLimitError
+from kvitals.series.promql.promql_error import InvalidPromQLError, PromQLError, QueryLimitError
 from kvitals.series.promql.rewrite import Use, expand, inline, names, selectors, shift
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Call",
     "Expr",
     "ExpressionBatch",
+    "InvalidPromQLError",
     "Matching",
     "Moment",
     "NumberLiteral",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kvitals.series.promql.promql_error import PromQLError, shorten
+from kvitals.series.promql.promql_error import InvalidPromQLError, PromQLError, shorten
 
 MAX_LENGTH = 16 * 1024
 MAX_NESTING = 60
@@ -109,7 +109,7 @@ def _check_depth(tokens: list[Token]) -> None:
             open_.append(token)
         elif token.text in ")}":
             if not open_ or open_.pop().text != _PAIRS[token.text]:
-                raise PromQLError(f"unexpected {token.text!r}", offset=where)
+                raise InvalidPromQLError(f"unexpected {token.text!r}", offset=where)
         else:
             operators += token.text not in (",", "=", "=~", "!~")
         if len(open_) > MAX_NESTING:
@@ -117,4 +117,4 @@ def _check_depth(tokens: list[Token]) -> None:
         if operators > MAX_OPERATORS:
             raise PromQLError(f"the query has more than {MAX_OPERATORS} operators: split it", offset=where)
     if open_:
-        raise PromQLError(f"{open_[-1].text!r} is not closed", offset=open_[-1].offset)
+        raise InvalidPromQLError(f"{open_[-1].text!r} is not closed", offset=open_[-1].offset)

@@ -25,7 +25,7 @@ from kvitals.series.promql.nodes import (
     Subquery,
     Unary,
 )
-from kvitals.series.promql.promql_error import PromQLError, shorten
+from kvitals.series.promql.promql_error import InvalidPromQLError, PromQLError, shorten
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 
 # Names that may stand before a parenthesis without being a function.
@@ -55,7 +55,7 @@ def parse(text: str, length: int = MAX_LENGTH) -> Expr:
         if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
             # What follows in this message shows a value with its mark.
             why = "metric name must not be set twice" if "set twice" in str(error) else error
-            raise PromQLError(f"{why}: {shorten(text)}") from None
+            raise InvalidPromQLError(f"{why}: {shorten(text)}") from None
         raise
     expr = _convert(tree, 0)
     check(expr)

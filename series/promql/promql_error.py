@@ -15,6 +15,10 @@ class PromQLError(ValueError):
         self.offset = offset
 
 
+class InvalidPromQLError(PromQLError):
+    """A query that is no PromQL: Prometheus refuses it as well."""
+
+
 class QueryLimitError(PromQLError):
     """A query that met a limit of time, series or samples. Any other PromQLError of a query that was parsed and checked
     is about the series, or is a defect."""

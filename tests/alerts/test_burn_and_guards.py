@@ -8,12 +8,21 @@ from typing import Any
 import pytest
 
 from kvitals.dashboards.alerts_burn import RATES
-from kvitals.dashboards.alerts_guards import IN_FLIGHT
+from kvitals.dashboards.alerts_guards import IN_FLIGHT, SOURCES
 from kvitals.dashboards.alerts_yaml import dump
 from tests.alerts import promtool
 
 SLO = 'kvitals_slo_seconds{engine="e",slo="ttft_p99"}'
-NEEDED = {IN_FLIGHT, "kvitals:slo_ttft_seconds", "kvitals:slo_itl_seconds", "kvitals:target_up", "kvitals:traffic"}
+NEEDED = {
+    IN_FLIGHT,
+    SOURCES,
+    "kvitals_target_up",
+    "kvitals_requests_running",
+    "kvitals:slo_ttft_seconds",
+    "kvitals:slo_itl_seconds",
+    "kvitals:target_up",
+    "kvitals:traffic",
+}
 
 
 def buckets(course: str, late: str) -> dict[str, str]:
@@ -27,15 +36,19 @@ def buckets(course: str, late: str) -> dict[str, str]:
     }
 
 
-def firing(series: dict[str, str], at: str, asked: str, interval: str, folder: Path, expected: list[Any]) -> None:
-    recording, alerting = promtool.shipped()
+def firing(
+    series: dict[str, str], at: str, asked: str, interval: str, folder: Path, expected: list[Any], raw: bool = False
+) -> None:
+    """raw: by the rules over engines' own metrics."""
+    recording, alerting = promtool.shipped_raw() if raw else promtool.shipped()
     kept = [
         {**group, "rules": [r for r in group["rules"] if group["name"] == RATES or r["record"] in NEEDED]}
         for group in recording["groups"]
     ]
     groups = [group for group in kept if group["rules"]]
+    guards = ("TEL01-", "TEL12-several-sources")
     rules = [
-        r for g in alerting["groups"] for r in g["rules"] if "burn" in r["labels"] or r["alert"].startswith("TEL01-")
+        r for g in alerting["groups"] for r in g["rules"] if "burn" in r["labels"] or r["alert"].startswith(guards)
     ]
     groups.append({"name": "alerts", "rules": rules})
     (folder / "rules.yaml").write_text(dump({"groups": groups}))
@@ -221,3 +234,26 @@ def test_fewer_replicas_than_wanted(series: dict[str, str], at: str, fires: bool
     asked = 'group by (alertname, pool, severity) (ALERTS{alertname="TEL01-below-replicas",alertstate="firing"})'
     labels = '{alertname="TEL01-below-replicas",pool="p",severity="page"}'
     firing(series, at, asked, "30s", tmp_path, [{"labels": labels, "value": 1}] if fires else [])
+
+
+def page(*sources: str) -> dict[str, str]:
+    """Two engines by their own metrics, the first of which each of these targets has."""
+    labels = 'model_name="m",engine="0"'
+    found = {f'vllm:num_requests_running{{instance="a:8000",{source},{labels}}}': "4x60" for source in sources}
+    return found | {f'vllm:num_requests_running{{instance="b:8000",job="vllm",{labels}}}': "4x60"}
+
+
+@pytest.mark.parametrize(
+    ("series", "raw", "fires"),
+    [
+        pytest.param(life(BUSY, BUSY), False, False, id="agents"),
+        pytest.param(life(BUSY) | twice(life(BUSY)), False, True, id="agents, a double scrape"),
+        pytest.param(page('job="vllm"'), True, False, id="engines"),
+        pytest.param(page('job="one",tenant="x"', 'job="one",tenant="y"'), True, True, id="engines of two tenants"),
+    ],
+)
+def test_several_sources_under_one_name(series: dict[str, str], raw: bool, fires: bool, tmp_path: Path) -> None:
+    """Their figures are added, and one that stops is hidden by the other: no rule could see it."""
+    asked = 'count(ALERTS{alertname="TEL12-several-sources",alertstate="firing"})'
+    interval = "1m" if raw else "30s"
+    firing(series, "20m", asked, interval, tmp_path, [{"labels": "{}", "value": 1}] if fires else [], raw)

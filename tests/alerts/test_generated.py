@@ -40,7 +40,7 @@ def test_amtool_takes_the_configuration() -> None:
     [
         ("kvitals_code=LAT01 severity=page", "kvitals-page"),
         ("kvitals_code=KVC04 severity=ticket", "kvitals-ticket"),
-        ("alertname=ApiServer5xx code=500 severity=page", "kvitals-ticket"),  # not ours: the default of the root
+        ("alertname=ApiServer5xx code=500 severity=page", "not-kvitals"),
     ],
 )
 def test_alerts_are_routed_by_severity(labels: str, to: str) -> None:

@@ -138,12 +138,14 @@ def _summary(report: Report) -> Text:
     if not report.queries:
         return Text("nothing was checked: the source contains no query of a board or rule", style="bold yellow")
     found = "nothing is wrong"
+    if report.unread:
+        found = f"no defect found, {several(len(report.unread), 'query')} not fully checked"
     if report.defects:
         found = f"{several(weights['error'], 'error')}, {several(weights['warning'], 'warning')}"
     queries = f"{report.queries:,} {'query' if report.queries == 1 else 'queries'}"
     names = f"; names held against {against}" if against else "; no engine metric was found"
     text = f"{queries} in {several(report.documents, 'document')}: {found}{names}"
-    return Text(text, style="bold" if report.defects else "bold green")
+    return Text(text, style="bold" if report.defects or report.unread else "bold green")
 
 
 def _documents(args: argparse.Namespace) -> tuple[list[Document], list[str]]:

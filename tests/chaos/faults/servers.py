@@ -116,7 +116,7 @@ async def _alertmanager(stage: Stage, port: int, receiving: int) -> Program:
         raise CannotRunError("there is no Alertmanager: install Debian's package prometheus-alertmanager")
     shipped: dict[str, Any] = yaml.safe_load(_read(GENERATED / "alertmanager" / "alertmanager.yaml"))
     for one in shipped["receivers"]:
-        for hook in one["webhook_configs"]:
+        for hook in one.get("webhook_configs", ()):
             hook["url"] = f"http://{HOST}:{receiving}/"
     file = stage.folder / "alertmanager.json"
     file.write_text(json.dumps(shipped))

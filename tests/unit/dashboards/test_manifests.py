@@ -51,14 +51,14 @@ def test_every_part_of_the_chart_is_small_enough() -> None:
 def test_a_group_that_is_too_large_is_an_error_that_names_it() -> None:
     group = {"name": "kvitals-own", "rules": [{"record": "r", "expr": "x" * manifests.MAX_OBJECT_BYTES}]}
     with pytest.raises(manifests.ManifestError, match="kvitals-own has 20"):
-        manifests.files(load(), Options(), {"agents": [group]})
+        manifests.files(load(), {"agents": [group]})
 
 
-@pytest.mark.parametrize(("monitor", "kind"), [("pod", "PodMonitor"), ("service", "ServiceMonitor")])
-def test_pods_are_scraped_once(monitor: Any, kind: str) -> None:
-    made = manifests.files(load(), Options(monitor=monitor), {})
-    kinds = [one["kind"] for text in made.values() for one in objects(text)]
-    assert [one for one in kinds if one.endswith("Monitor")] == [kind]
+def test_only_the_chart_has_monitors() -> None:
+    """Two that select the same pods scrape each agent twice and double every sum; one without the port, the
+    certificate and the token of the chart scrapes nothing."""
+    kinds = [one["kind"] for path in KUBERNETES.rglob("*.yaml") for one in objects(path.read_text())]
+    assert kinds and not [one for one in kinds if one.endswith("Monitor")]
 
 
 def test_everything_that_scrapes_uses_the_interval_that_the_rules_are_made_for() -> None:
@@ -69,7 +69,5 @@ def test_everything_that_scrapes_uses_the_interval_that_the_rules_are_made_for()
     assert values["serviceMonitor"]["interval"] == interval
     template = (DEPLOY / "helm/kvitals/templates/monitoring.yaml").read_text()
     assert f'ne .Values.serviceMonitor.interval "{interval}"' in template
-    (monitor,) = objects((KUBERNETES / "monitors.yaml").read_text())
-    assert monitor["spec"]["podMetricsEndpoints"][0]["interval"] == interval
     heads = [path.read_text()[:400] for path in (GENERATED / "prometheus").rglob("recording.yaml")]
     assert len(heads) == 2 and all(f"Scrape every {Options().scrape_seconds:g} s" in head for head in heads)

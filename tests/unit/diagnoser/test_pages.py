@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from kvitals.agent.collectors.page_parser import PageParser
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
 from kvitals.agent.records import ScrapeRecord, decode
+from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.diagnoser.sources.engine_pages import LOCAL, OBJECTIVE, Pages, read_pages
+from kvitals.diagnoser.sources.engine_pages import LOCAL, OBJECTIVE, STATE, Pages, read_pages
 from kvitals.diagnoser.sources.prometheus import PrometheusQuery, PrometheusSeries
 from kvitals.diagnoser.sources.served import ServedFamilies
 from kvitals.diagnoser.unusable import UNUSABLE
@@ -51,6 +52,14 @@ class Raw:
         self._values |= {known[i]: v for i, v in zip(page.indices.tolist(), page.values.tolist(), strict=True)}
         up = {Labels({METRIC_NAME: "up", **own}): 1.0}
         self._rows.append((t, {labels: self._values[labels] for labels in known} | up))
+
+    def failed(self, t: float) -> None:
+        """A scrape that failed: Prometheus marks the series of the page as stale."""
+        self._rows.append((t, {Labels({METRIC_NAME: "up", "instance": ADDRESS, "job": "engines"}): 0.0}))
+
+    def gone(self, t: float) -> None:
+        """The target is gone, and its `up` with it."""
+        self._rows.append((t, {}))
 
     @property
     def names(self) -> frozenset[str]:
@@ -118,6 +127,32 @@ def test_a_page_has_the_values_that_the_agent_gives_it(path: Path) -> None:
     assert compared > 100
 
 
+@pytest.mark.parametrize(
+    ("running", "end", "expected"),
+    [
+        (3, Raw.failed, [("scrape failed", 0.0)]),
+        (0, Raw.failed, [("scrape failed", 0.0)]),
+        (3, Raw.gone, [("target gone", 0.0)]),
+        (0, Raw.gone, []),
+    ],
+)
+def test_an_engine_that_was_idle_when_its_target_went_was_taken_away(
+    running: int, end: Callable[[Raw, float], None], expected: list[tuple[str, float]]
+) -> None:
+    """Every engine of the last hour was "the last scrape failed", a page, also after a scale-in."""
+    raw = Raw()
+    body = re.sub(
+        r"(?m)^(vllm:num_requests_running\{[^\n]*\}) .*$",
+        rf"\1 {running}.0",
+        (CAPTURED / "vllm-0.32-nixl-decode-after-transfers.prom").read_text(),
+    )
+    raw.page(100.0, body.encode())
+    end(raw, 105.0)
+    pages = dialect(raw, 110.0)
+    states = [labels["reason"] for labels, _ in pages.local(STATE) or []]
+    assert list(zip(states, [up for _, up in pages.local(ENTITIES) or []], strict=True)) == expected
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_all_that_is_on_a_page_can_be_asked_for(path: Path) -> None:
     raw, (window, translator) = Raw(), agent()
@@ -148,7 +183,11 @@ def test_values_that_cannot_be_true_are_left_out_without_an_agent(number: str) -
 
 def test_a_share_in_percent_is_left_out_without_an_agent() -> None:
     raw = Raw()
-    text = re.sub(r"(?m)^(vllm:kv_cache_usage_perc\{[^}]*\}) \S+$", r"\1 40", PAGES[-1].read_text())
+    text = re.sub(
+        r"(?m)^(vllm:kv_cache_usage_perc\{[^}]*\}) \S+$",
+        r"\1 40",
+        (CAPTURED / "vllm-0.32-nixl-decode-after-transfers.prom").read_text(),
+    )
     assert " 40\n" in text
     raw.page(1000.0, text.encode())
     asked = dialect(raw, 1000.0).translate(Selector("kvitals_kv_usage_ratio"))

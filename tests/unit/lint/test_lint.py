@@ -245,3 +245,68 @@ def test_old_boards_and_new_ones(tmp_path: Path) -> None:
         path.write_text(json.dumps(shape))
         report = lint(read_path(path)[0], Metrics(knowledge()))
         assert len(report.defects) == (name != "other"), name
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "weight", "fix"),
+    [
+        (
+            'sum(rate(vllm:request_success_total{finish_reason="abort"}[5m]))', "label-not-there", "error",
+            'sum(rate(vllm:request_success_total{finished_reason="abort"}[5m]))',
+        ),
+        (
+            "sum by (finish_reason) (rate(vllm:request_success_total[5m]))", "label-not-there", "error",
+            "sum by (finished_reason) (rate(vllm:request_success_total[5m]))",
+        ),
+        (
+            'vllm:num_requests_waiting{model="a"}', "label-not-there", "warning",
+            'vllm:num_requests_waiting{model_name="a"}',
+        ),
+        (
+            "rate(sum(vllm:prompt_tokens_total)[5m:15s])", "rate-of-sum", "error",
+            "sum(rate(vllm:prompt_tokens_total[5m]))",
+        ),
+        (
+            "sum(rate(vllm:prefix_cache_hits_total[5m])) / sum(rate(vllm:prefix_cache_queries_total[1m]))",
+            "windows-differ", "warning",
+            "sum(rate(vllm:prefix_cache_hits_total[5m])) / sum(rate(vllm:prefix_cache_queries_total[5m]))",
+        ),
+        ("sum(rate(vllm:prompt_tokens_total[5m])", "not-promql", "error", ""),
+        ("rate(sum(vllm:prompt_tokens_total))", "not-promql", "error", ""),
+    ],
+)  # fmt: skip
+def test_slips_that_show_nothing_or_something_else(text: str, code: str, weight: str, fix: str) -> None:
+    (one,) = found(panel(text))
+    assert (one.code, one.weight, one.fix) == (code, weight, fix)
+    assert fix == "" or codes(panel(fix)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'vllm:num_requests_waiting{model_name="a",engine="0",pod="p",model!="x",pool="a"}',
+        "sum by (pod, namespace, finished_reason) (rate(vllm:request_success_total[5m]))",
+        "rate(vllm:prompt_tokens_total[5m]) / rate(vllm:prompt_tokens_total[1h])",
+        "max_over_time(sum(rate(vllm:prompt_tokens_total[1m]))[1h:1m])",
+        "sgn(vllm:num_requests_waiting)",  # outside of what is parsed here, but PromQL
+        "sum(rate(vllm:prompt_tokens_total{{ .Values.matchers }}[5m])",  # a template completes it
+    ],
+)
+def test_what_is_no_slip(text: str) -> None:
+    assert codes(panel(text)) == []
+
+
+def test_a_variable_that_the_board_does_not_have(tmp_path: Path) -> None:
+    targets = [
+        {"expr": 'vllm:num_requests_waiting{pod="$pod", instance=~"${instance:regex}"}'},
+        {"expr": 'label_replace(rate(vllm:prompt_tokens_total{pod="$pod"}[$__rate_interval]), "a", "$1", "b", "(.+)")'},
+    ]
+    board = {
+        "panels": [{"title": "p", "targets": targets}],
+        "templating": {"list": [{"name": "pod", "type": "custom"}]},
+    }
+    path = tmp_path / "board.json"
+    path.write_text(json.dumps(board))
+    (one,) = lint(read_path(path)[0], Metrics(knowledge())).defects
+    assert (one.code, one.weight) == ("undefined-variable", "error")
+    assert "$instance" in one.why
