@@ -28,6 +28,8 @@ from kvitals.series.secret_file import SecretError
 
 TIMEOUT_SECONDS = 10.0
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 300.0
+TARGET_RETRY_SECONDS = 30.0
+"""A target that takes nothing is tried as rarely as this, however many notices wait for it."""
 MOST_ASKED_SECONDS = 3600.0
 """A target may ask for a longer pause, up to this."""
 LOOK_SECONDS = 30.0
@@ -82,6 +84,8 @@ class Sender:
         self._clock = clock
         self._some = asyncio.Event()
         self._stopping = False
+        self._failures = 0  # notices in a row that the target did not take
+        self._away_until = 0.0
 
     def stop(self) -> None:
         """End after what is being sent, so that it is not sent again by the next run."""
@@ -119,6 +123,8 @@ class Sender:
 
     async def _one(self, session: aiohttp.ClientSession) -> bool:
         """Send the next, where one is due."""
+        if self._clock() < self._away_until:
+            return False
         delivery = await self._in_thread(lambda: self._spool.due(self._name, self._clock()))
         if delivery is None:
             return False
@@ -126,6 +132,7 @@ class Sender:
         now = self._clock()
         self.ok = answer.taken
         if answer.taken:
+            self._failures = 0
             await self._in_thread(lambda: self._spool.sent(delivery))
             self.counts["sent"] += 1
             self.last_sent, self.last_error = now, ""
@@ -139,6 +146,8 @@ class Sender:
         if delivery.attempts == 0:
             _log.warning("the target did not accept a message; kvitals tries again", target=self._name, why=answer.said)
         due = now + pause(delivery.attempts, answer.wait)
+        self._away_until = now + max(min(pause(self._failures, 0.0), TARGET_RETRY_SECONDS), answer.wait)
+        self._failures += 1
         await self._in_thread(lambda: self._spool.later(delivery, due, answer.said))
         self.counts["retried"] += 1
         return True
@@ -160,7 +169,8 @@ class Sender:
         if self._stopping:
             return
         soonest = await self._in_thread(lambda: self._spool.soonest(self._name))
-        wait = LOOK_SECONDS if soonest is None else min(max(soonest - self._clock(), 0.05), LOOK_SECONDS)
+        due = None if soonest is None else max(soonest, self._away_until)
+        wait = LOOK_SECONDS if due is None else min(max(due - self._clock(), 0.05), LOOK_SECONDS)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):  # `wait_for` may lose a cancellation (Python 3.11)
                 await self._some.wait()

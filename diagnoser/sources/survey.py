@@ -24,6 +24,10 @@ MAX_SAMPLES_PER_SECOND = 1000.0
 INTERVALS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0)
 
 
+YOUNG_SECONDS = 4.0
+"""Where samples seem to be further apart, the series may only be young: a scrape each 30 s has two a minute."""
+LEAST_SAMPLES = 3
+
 LAST_POINTS = 5000
 """Points of the course in which the last sample is searched: a server answers up to 11,000."""
 
@@ -110,7 +114,21 @@ def _interval(server: Prometheus, presence: str, at: float, first: float) -> flo
                 counts.append(covered / distances)
     if not counts:
         return None
-    return min(INTERVALS, key=lambda usual: abs(math.log(usual / min(counts))))
+    found_seconds = min(counts)
+    if found_seconds > YOUNG_SECONDS:
+        found_seconds = min(found_seconds, _distance(server, presence, at) or math.inf)
+    return min(INTERVALS, key=lambda usual: abs(math.log(usual / found_seconds)))
+
+
+def _distance(server: Prometheus, presence: str, at: float) -> float | None:
+    """The time between the first and the last sample of a series, by their number; the median of all. None where there
+    are too few."""
+    window = f"{LOOK_SECONDS:.0f}s"
+    age = f"(timestamp({presence}) - min_over_time(timestamp({presence})[{window}:{INTERVALS[4]:.0f}s]))"
+    samples = f"(count_over_time({presence}[{window}]) >= {LEAST_SAMPLES})"
+    found = server.one(PrometheusQuery(f"quantile(0.5, {age} / ({samples} - 1))", at))
+    seconds = float(found[0].value[1]) if found and found[0].value is not None else math.nan
+    return seconds if seconds > 0 and math.isfinite(seconds) else None
 
 
 def _samples(text: str, seconds: float) -> float:
