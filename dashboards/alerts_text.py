@@ -15,6 +15,9 @@ _BOARDS = {
     "engine": "engines", "gpu": "gpu", "telemetry": "telemetry", "efficiency": "efficiency", "capacity": "efficiency",
 }  # fmt: skip
 """Group of a rule -> the board that shows most of its evidence; of the others it is the overview."""
+_OF_RULE = {"TEL01": "status"}
+"""Rules with another board than their group: most of the telemetry board needs an agent, but an engine that is lost is
+looked for among all engines."""
 
 _AS = {
     "seconds": "{{ . | first | value | humanizeDuration }}",
@@ -73,9 +76,9 @@ def _who(label: str, rule: Rule) -> str:
     return f"{{{{ with printf `{asked}` {names} | query }}}}{found}{{{{ else }}}}unknown{{{{ end }}}}"
 
 
-def board_of(group: str) -> str:
-    """The uid of the board that shows most of the evidence of a group's rules."""
-    return f"kvitals-{_BOARDS.get(group, 'overview')}"
+def board_of(code: str, group: str) -> str:
+    """The uid of the board that shows most of the evidence of a rule."""
+    return f"kvitals-{_OF_RULE.get(code) or _BOARDS.get(group, 'overview')}"
 
 
 def links(code: str, scope: Scope, group: str, options: Options) -> dict[str, str]:
@@ -84,5 +87,5 @@ def links(code: str, scope: Scope, group: str, options: Options) -> dict[str, st
     chosen = "&".join(f"var-{name}={{{{ $labels.{name} | urlquery }}}}" for name in labels)
     return {
         "runbook_url": f"{options.runbooks}/{quote(code)}.html",
-        "dashboard_url": f"{options.boards}/d/{board_of(group)}?{chosen}",
+        "dashboard_url": f"{options.boards}/d/{board_of(code, group)}?{chosen}",
     }

@@ -107,7 +107,7 @@ def _first_minute(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
         yield ">   of the late requests pages."
     yield "> - Run, with the engine's host and port from the label `engine`: `kvitals triage http://HOST:PORT`;"
     yield ">   over a Prometheus: `kvitals triage --prometheus URL`"
-    yield f"> - Board: `/d/{board_of(rule.group)}`, as the alert's `dashboard_url` selects it"
+    yield f"> - Board: `/d/{board_of(rule.code, rule.group)}`, as the alert's `dashboard_url` selects it"
     if likely := _likeliest(rule, knowledge):
         yield f"> - Likeliest causes, in order: {', '.join(f'[{cause.code}]({cause.code}.md)' for cause in likely)}"
     yield ""
