@@ -12,7 +12,7 @@ from kvitals.app.notify import notice as notices
 from kvitals.app.notify.finding_match import DiagnosisRequest, diagnosis_request
 from kvitals.app.notify.incoming import OURS, Alert, Message
 from kvitals.app.notify.notice import Change, Link, Notice, NoticeAlert
-from kvitals.app.notify.notice_builder import Diagnosis, digest_of, notice_of, resolved_notice, titled
+from kvitals.app.notify.notice_builder import Diagnosis, digest_of, incident_title, notice_of, resolved_notice
 from kvitals.app.notify.queue import OpenIncident
 from kvitals.config import MuteTable
 from kvitals.rules.finding import Finding
@@ -73,7 +73,7 @@ def look_again(incident: OpenIncident, found: Diagnosis, now: float) -> SettledM
     after = msgspec.structs.replace(
         incident,
         code=lead.code,
-        title=titled(next(iter(incident.open.values())), lead),
+        title=incident_title(next(iter(incident.open.values())), lead),
         explains=list(lead.explains),
         told=now,
         pool=found.pool or incident.pool,
@@ -168,9 +168,9 @@ class _Dealing:
         if before is not None and (lead is None or explained):
             code, title, explains = before.code, before.title, before.explains
         elif lead is not None:
-            code, title, explains = lead.code, titled(first, lead), list(lead.explains)
+            code, title, explains = lead.code, incident_title(first, lead), list(lead.explains)
         else:
-            code, title, explains = "", titled(first, found.lead), []
+            code, title, explains = "", incident_title(first, found.lead), []
         return OpenIncident(
             id=before.id if before else digest_of(entity, code or first.name, self.received),
             entity=entity,

@@ -67,7 +67,7 @@ def notice_of(
         return msgspec.structs.replace(notice, verdict=verdict)
     return msgspec.structs.replace(
         notice,
-        title=titled(told[0], lead),
+        title=incident_title(told[0], lead),
         code=found.cause.code if found.cause is not None else "",
         verdict=lead.conclusion + (f" {found.beside.conclusion} ({found.beside.code})" if found.beside else ""),
         confidence=f"{lead.confidence_words} ({lead.confidence:.2f})",
@@ -80,7 +80,7 @@ def notice_of(
     )
 
 
-def titled(first: NoticeAlert, lead: Finding | None) -> str:
+def incident_title(first: NoticeAlert, lead: Finding | None) -> str:
     """The title of an incident that began with an alert. One of other people's rules keeps its own words: what kvitals
     found on the same engine need not be what the alert is about."""
     own = first.summary or first.name

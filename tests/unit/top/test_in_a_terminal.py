@@ -24,7 +24,7 @@ SYSTEM = pytest.mark.system
 def test_a_small_terminal_shows_who_is_sick_and_why(columns: int) -> None:
     with Terminal(["top", str(PAIR)], columns, 24) as terminal:
         text = terminal.wait_for("sorted by severity")
-        terminal.wait_for("Allow more concurrent requests: --max-num-seqs 8")
+        terminal.wait_for("Allow more concurrent requests: --max-num-seqs 16")
         first = next(line for line in text.splitlines() if line.startswith("✗ decode"))
         assert "Requests wait for" in first
         assert "7.43 s!" in first
