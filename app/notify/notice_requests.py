@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ from kvitals.series.secret_file import SecretError, secret
 MAX_SECTION = 2900
 """Characters of a text in Slack, which takes 3,000."""
 MAX_FIELDS = 10
+MAX_DIGEST_LINES, MAX_DIGEST_LINE, LINES_IN_SECTION = 40, 250, 10
+"""Of a message about many incidents: lines, characters of each, and lines in one of Slack's sections."""
 MAX_DETAIL = 2000
 HOLD_SECONDS = 24 * 3600.0
 """For so long an Alertmanager that is told of an incident once takes it to go on."""
@@ -43,6 +45,29 @@ def request(target: NotifyTarget, notice: Notice) -> JsonPost:
     raise TypeError(f"no message for {type(target).__name__}")
 
 
+def digest(target: SlackTarget, several: Sequence[Notice]) -> JsonPost:
+    """One message for many notices, in their order. Raises SecretError."""
+    newest = list({one.incident: one for one in several}.values())
+    firing = [one for one in newest if one.status == "firing"]
+    pages = sum(one.severity == "page" for one in firing)
+    counted = [f"{len(firing)} incidents" + (f", {pages} of severity page" if pages else "")] if firing else []
+    counted += [f"{resolved} resolved"] if (resolved := len(newest) - len(firing)) else []
+    title = "; ".join(counted)
+    listed = [slack.text(f"{_mark(one)} {headline(one)}", MAX_DIGEST_LINE) for one in newest[:MAX_DIGEST_LINES]]
+    if (more := len(newest) - MAX_DIGEST_LINES) > 0:
+        listed.append(slack.text(f"and {more} more", 100))
+    shared = [one for one in several[0].links if all(one in other.links for other in several)]
+    links = slack.join_mrkdwn(" · ", [slack.link(one.url, one.title) for one in shared], MAX_SECTION)
+    blocks = [_header(f"{'🔴' if pages else '🟠' if firing else '✅'} {title}")]
+    blocks += [
+        {"type": "section", "text": _mrkdwn(slack.join_mrkdwn("\n", listed[at : at + LINES_IN_SECTION], MAX_SECTION))}
+        for at in range(0, len(listed), LINES_IN_SECTION)
+    ]
+    blocks += [{"type": "context", "elements": [_mrkdwn(links)]}] if links else []
+    message = {"text": slack.text(title, 300), "mrkdwn": False, "blocks": blocks}
+    return JsonPost(_slack_url(target), msgspec.json.encode(message))
+
+
 def wants(target: NotifyTarget, notice: Notice) -> bool:
     """Whether a target is to be told."""
     return notice.severity in target.severities and (target.resolved or notice.status == "firing")
@@ -56,18 +81,30 @@ def _webhook(target: WebhookTarget, notice: Notice) -> JsonPost:
 
 
 def _slack(target: SlackTarget, notice: Notice) -> JsonPost:
+    message = {"text": slack.text(headline(notice), 300), "mrkdwn": False, "blocks": _blocks(notice)}
+    return JsonPost(_slack_url(target), msgspec.json.encode(message))
+
+
+def _slack_url(target: SlackTarget) -> str:
+    """Raises SecretError."""
     url = secret(target.url_file)
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise SecretError(f"{target.url_file} contains no webhook URL")
-    message = {"text": slack.text(headline(notice), 300), "mrkdwn": False, "blocks": _blocks(notice)}
-    return JsonPost(url, msgspec.json.encode(message))
+    return url
+
+
+def _mark(notice: Notice) -> str:
+    return "✅" if notice.status == "resolved" else {"page": "🔴", "ticket": "🟠", "info": "🔵"}[notice.severity]
+
+
+def _header(text: str) -> dict[str, Any]:
+    clipped = plain.clip(text, 150)
+    return {"type": "header", "text": {"type": "plain_text", "text": clipped, "emoji": False}}
 
 
 def _blocks(notice: Notice) -> list[dict[str, Any]]:
     """Slack's blocks: headline, verdict, numbers, lever, where to read on."""
-    mark = "✅" if notice.status == "resolved" else {"page": "🔴", "ticket": "🟠", "info": "🔵"}[notice.severity]
-    title = plain.clip(f"{mark} {plain.line(headline(notice))}", 150)
-    blocks: list[dict[str, Any]] = [{"type": "header", "text": {"type": "plain_text", "text": title, "emoji": False}}]
+    blocks = [_header(f"{_mark(notice)} {plain.line(headline(notice))}")]
     if said := slack.join_mrkdwn("\n", [slack.text(line) for line in lines(notice)], MAX_SECTION):
         blocks.append({"type": "section", "text": _mrkdwn(said)})
     if notice.numbers:

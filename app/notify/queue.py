@@ -253,6 +253,18 @@ class Spool:
         with self._writing() as db:
             db.execute("DELETE FROM incident WHERE seen < ?", (before,))
 
+    def all_due(self, target: str, now: float, most: int) -> list[NoticeDelivery]:
+        """What may be sent to a target now in one message: pages first, then in the order of the notices. Raises
+        SpoolError."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT id, target, notice, created, attempts, error FROM delivery AS d WHERE target = ? AND due <= ?"
+                " AND NOT EXISTS (SELECT 1 FROM delivery AS e WHERE e.target = d.target AND e.incident = d.incident"
+                " AND e.id < d.id AND e.due > ?) ORDER BY page DESC, id LIMIT ?",
+                (target, now, now, most),
+            ).fetchall()
+        return [one for row in rows if (one := self._delivery(row, now)) is not None]
+
     def due(self, target: str, now: float) -> NoticeDelivery | None:
         """What is to be sent to a target now: pages first, and of one incident in the order of its notices. Raises
         SpoolError."""
@@ -292,10 +304,10 @@ class Spool:
                 (due, error[:500], delivery.id),
             )
 
-    def sent(self, delivery: NoticeDelivery) -> None:
-        """It is off our hands. Raises SpoolError."""
+    def sent(self, *several: NoticeDelivery) -> None:
+        """They are off our hands. Raises SpoolError."""
         with self._writing() as db:
-            db.execute("DELETE FROM delivery WHERE id = ?", (delivery.id,))
+            db.executemany("DELETE FROM delivery WHERE id = ?", [(one.id,) for one in several])
 
     def bury(self, delivery: NoticeDelivery, why: str, now: float) -> None:
         """It is given up: written to the file of dead letters, then dropped. Raises SpoolError."""

@@ -9,7 +9,7 @@ import ssl
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -19,9 +19,10 @@ import aiohttp
 import structlog
 
 from kvitals.app.escaping import plain
-from kvitals.app.notify.notice_requests import JsonPost, request
+from kvitals.app.notify.notice import Notice
+from kvitals.app.notify.notice_requests import JsonPost, digest, request
 from kvitals.app.notify.queue import NoticeDelivery, Spool, SpoolError
-from kvitals.config import NotifyTarget
+from kvitals.config import NotifyTarget, SlackTarget
 from kvitals.series.ascii_numbers import is_digits
 from kvitals.series.files import read_certificates
 from kvitals.series.secret_file import SecretError
@@ -33,6 +34,8 @@ TARGET_RETRY_SECONDS = 30.0
 MOST_ASKED_SECONDS = 3600.0
 """A target may ask for a longer pause, up to this."""
 LOOK_SECONDS = 30.0
+MOST_SINGLE, MOST_IN_DIGEST = 10, 500
+"""Notices that wait for a chat: more become one message, which a person can read."""
 MAX_ANSWER_BYTES = 16 * 1024
 
 _HOPELESS = (400, 405, 406, 410, 411, 413, 414, 415, 422)
@@ -86,6 +89,7 @@ class Sender:
         self._stopping = False
         self._failures = 0  # notices in a row that the target did not take
         self._away_until = 0.0
+        self._digests = True
 
     def stop(self) -> None:
         """End after what is being sent, so that it is not sent again by the next run."""
@@ -125,36 +129,54 @@ class Sender:
         """Send the next, where one is due."""
         if self._clock() < self._away_until:
             return False
-        delivery = await self._in_thread(lambda: self._spool.due(self._name, self._clock()))
-        if delivery is None:
+        several = await self._in_thread(self._due)
+        if not several:
             return False
-        answer = await self._send(session, delivery)
+        answer = await self._send(session, several)
         now = self._clock()
         self.ok = answer.taken
         if answer.taken:
             self._failures = 0
-            await self._in_thread(lambda: self._spool.sent(delivery))
-            self.counts["sent"] += 1
             self.last_sent, self.last_error = now, ""
+            self.counts["sent"] += len(several)
+            await self._in_thread(lambda: self._spool.sent(*several))
             return True
         self.last_error = answer.said
+        if answer.hopeless and len(several) > 1:
+            self._digests = False  # one by one, so that only what cannot be sent is given up
+            return True
+        due = now + pause(max(one.attempts for one in several), answer.wait)
+        for delivery in several:
+            await self._not_taken(delivery, answer, now, due)
+        self._away_until = now + max(min(pause(self._failures, 0.0), TARGET_RETRY_SECONDS), answer.wait)
+        self._failures += 1
+        return True
+
+    def _due(self) -> list[NoticeDelivery]:
+        """What is sent next, in one message: to a chat many notices together."""
+        now = self._clock()
+        if self._digests and isinstance(self._target, SlackTarget):
+            several = self._spool.all_due(self._name, now, MOST_IN_DIGEST)
+            if len(several) > MOST_SINGLE:
+                return several
+        delivery = self._spool.due(self._name, now)
+        return [] if delivery is None else [delivery]
+
+    async def _not_taken(self, delivery: NoticeDelivery, answer: Answer, now: float, due: float) -> None:
+        """Try it again later, or give it up."""
         if answer.hopeless or now - delivery.created >= self._give_up:
             await self._in_thread(lambda: self._spool.bury(delivery, answer.said, now))
             self.counts["dead"] += 1
             _log.error("a message was not delivered: see the dead-letter file", target=self._name, why=answer.said)
-            return True
+            return
         if delivery.attempts == 0:
             _log.warning("the target did not accept a message; kvitals tries again", target=self._name, why=answer.said)
-        due = now + pause(delivery.attempts, answer.wait)
-        self._away_until = now + max(min(pause(self._failures, 0.0), TARGET_RETRY_SECONDS), answer.wait)
-        self._failures += 1
         await self._in_thread(lambda: self._spool.later(delivery, due, answer.said))
         self.counts["retried"] += 1
-        return True
 
-    async def _send(self, session: aiohttp.ClientSession, delivery: NoticeDelivery) -> Answer:
+    async def _send(self, session: aiohttp.ClientSession, several: Sequence[NoticeDelivery]) -> Answer:
         try:
-            wanted = request(self._target, delivery.notice)
+            wanted = self._request([one.notice for one in several])
         except SecretError as error:
             return Answer(0, str(error))
         try:
@@ -163,6 +185,13 @@ class Sender:
             return Answer(0, f"no answer within {TIMEOUT_SECONDS:.0f} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return Answer(0, type(error).__name__)  # its text may hold the URL, which may be a secret
+
+    def _request(self, notices: Sequence[Notice]) -> JsonPost:
+        """Raises SecretError."""
+        if len(notices) > 1:
+            assert isinstance(self._target, SlackTarget)
+            return digest(self._target, notices)
+        return request(self._target, notices[0])
 
     async def _pause(self) -> None:
         """Until something is due, or something new came."""

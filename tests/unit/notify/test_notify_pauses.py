@@ -13,7 +13,7 @@ from kvitals.app.notify import sending
 from kvitals.app.notify.incident_tracker import Rules, settle
 from kvitals.app.notify.queue import MessageOutcome, Spool
 from kvitals.app.notify.sending import Answer, Sender, asked_pause, pause
-from kvitals.config import WebhookTarget
+from kvitals.config import SlackTarget, WebhookTarget
 from kvitals.rules.finding import Triage
 from tests.unit.notify.notify_stage import AT, alert, diagnosing, message
 
@@ -59,3 +59,40 @@ async def test_a_target_that_takes_nothing_is_not_asked_for_each_message(
                 now += 1.0
         thread.submit(spool.close).result()
     assert 10 <= attempts <= most
+
+
+@pytest.mark.parametrize(
+    ("waiting", "answers", "sizes"),
+    [
+        (10, [], [1] * 10),
+        (200, [], [200]),
+        (12, [Answer(503)], [12, 12]),  # again together
+        (12, [Answer(400)], [12, *[1] * 12]),  # what is refused together is sent one by one
+    ],
+)
+async def test_what_waits_for_a_chat_is_one_message(
+    waiting: int, answers: list[Answer], sizes: list[int], full_cache: Triage, tmp_path: Path
+) -> None:
+    now = AT
+    settled = await settle(message(alert("LAT01")), AT, (), diagnosing(full_cache), Rules(3600.0))
+    several = [msgspec.structs.replace(settled.notices[0], id=f"{n}", incident=f"{n}") for n in range(waiting)]
+    spool = Spool(tmp_path)
+    said = iter(answers)
+    asked: list[int] = []
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(spool.open).result()
+        thread.submit(spool.done, None, MessageOutcome(notices=[("chat", one) for one in several]), AT).result()
+        sender = Sender("chat", SlackTarget(url_file=tmp_path / "url"), spool, thread, 86400.0, lambda: now)
+
+        async def send(_: Any, deliveries: list[Any]) -> Answer:
+            asked.append(len(deliveries))
+            return next(said, Answer(200))
+
+        sender._send = send  # type: ignore[assignment,method-assign]
+        while now < AT + 60:
+            if not await sender._one(None):  # type: ignore[arg-type]
+                now += 1.0
+        assert thread.submit(spool.counts).result()[2] == {}
+        thread.submit(spool.close).result()
+    assert asked == sizes
+    assert sender.counts["sent"] == waiting

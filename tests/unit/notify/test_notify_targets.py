@@ -11,7 +11,7 @@ import pytest
 
 from kvitals.app.notify.incident_tracker import Rules, settle
 from kvitals.app.notify.notice import Notice
-from kvitals.app.notify.notice_requests import request, wants
+from kvitals.app.notify.notice_requests import digest, request, wants
 from kvitals.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
 from kvitals.rules.finding import Triage
 from kvitals.series.secret_file import SecretError
@@ -125,3 +125,17 @@ def test_who_wants_what(notice: Notice, resolved: Notice) -> None:
     assert not wants(pages, notice) and wants(pages, msgspec.structs.replace(notice, severity="page"))
     assert wants(WebhookTarget(url="http://h"), resolved)
     assert not wants(WebhookTarget(url="http://h", resolved=False), resolved)
+
+
+def test_many_incidents_are_one_message_in_slack(notice: Notice, resolved: Notice, tmp_path: Path) -> None:
+    """One message of an Alertmanager with 250 alerts was 200 messages in the channel."""
+    target = SlackTarget(url_file=secret(tmp_path, "https://hooks.example.org/"))
+    many = [msgspec.structs.replace(notice, incident=f"{n}", where=f"engine <{n}>") for n in range(200)]
+    many += [msgspec.structs.replace(notice, incident="0", change="worse", severity="page", where="engine <0>")]
+    many += [msgspec.structs.replace(resolved, incident=f"over {n}") for n in range(2)]
+    told = json.loads(digest(target, many).body)
+    assert told["text"] == "200 incidents, 1 of severity page; 2 resolved"
+    shown = json.dumps(told, ensure_ascii=False)
+    assert "engine &lt;3&gt;" in shown and "now a page: " in shown and "and 162 more" in shown and "|Runbook" in shown
+    assert all(len(block["text"]["text"]) <= 3000 for block in told["blocks"] if block["type"] == "section")
+    assert len(told["blocks"]) <= 50
