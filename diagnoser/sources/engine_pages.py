@@ -88,8 +88,9 @@ class Pages:
         return bool(self.rows.get(name)) if name in LOCAL else bool(self.sources(name))
 
     def why_not(self, metric: str) -> str:
-        """Why a metric can not be told; empty where it could be if an engine had it."""
-        if metric in LOCAL or metric == UNUSABLE or any(_feeds(map_, metric) for map_ in self.maps):
+        """Why a metric can not be told; empty where it could be if an engine had it, here or of another program."""
+        known = page_metrics() | {UNUSABLE}
+        if metric in known or any(_feeds(map_, metric) for map_ in self.maps):
             return ""
         return f"{metric} needs the agent"
 

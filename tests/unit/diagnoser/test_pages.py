@@ -201,6 +201,7 @@ def test_what_only_an_agent_knows_says_so() -> None:
     assert pages.why_not("kvitals_tail_requests") == "kvitals_tail_requests needs the agent"
     assert not pages.has("kvitals_tail_requests")
     assert pages.why_not("kvitals_ttft_seconds_bucket") == ""
+    assert pages.why_not("kvitals_steps_total") == ""  # on pages of other engines; no agent would find it here
 
 
 def _played(path: Path) -> tuple[Raw, Window, float]:
