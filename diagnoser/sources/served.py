@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
+from kvitals.diagnoser.entities import ENTITIES, INFO
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery, PrometheusSeries, ServerError
 from kvitals.series.promql import Binary, Expr, PromQLError, QueryLimitError, Selector, Vector, evaluate
 from kvitals.series.promql.check import type_of
@@ -76,19 +77,20 @@ class FamilyDialect:
 @dataclass(frozen=True)
 class PartDialect:
     """Another dialect, for a part of the series only. A series without a label of the part belongs to it: a node has no
-    label `pool`. part: label -> texts, any of which it may have, such as {"pool": ("chat",)}; `*` in a text stands for
-    any characters if `patterns`. Texts may come from outside."""
+    label `pool`. part: label -> texts, any of which it may have, such as {"pool": ("chat",)}. patterns: a person chose
+    the engines, so those without the label are left out, and `*` stands for any characters. Texts may come from
+    outside."""
 
     whole: Dialect
     part: Mapping[str, Collection[str]]
     patterns: bool = False
 
     def translate(self, expr: Expr) -> Expr | None:
-        return self.whole.translate(with_matchers(expr, self.matchers))
+        return self.whole.translate(with_matchers(expr, self._matchers))
 
     def local(self, name: str) -> Rows | None:
         rows = self.whole.local(name)
-        return None if rows is None else [row for row in rows if all(m.matches(row[0]) for m in self.matchers)]
+        return None if rows is None else [row for row in rows if all(m.matches(row[0]) for m in self._matchers(name))]
 
     def has(self, name: str) -> bool:
         return self.whole.has(name)
@@ -96,11 +98,12 @@ class PartDialect:
     def why_not(self, metric: str) -> str:
         return self.whole.why_not(metric)
 
-    @property
-    def matchers(self) -> tuple[Matcher, ...]:
-        """What a series of the part matches, in the names of families."""
+    def _matchers(self, name: str) -> tuple[Matcher, ...]:
+        """What a series of a family matches if it belongs to the part."""
+        also = () if self.patterns and name in (ENTITIES, INFO) else ("",)
         return tuple(
-            Matcher(label, MatchOp.RE, "|".join((*map(self._pattern, texts), ""))) for label, texts in self.part.items()
+            Matcher(label, MatchOp.RE, "|".join((*map(self._pattern, texts), *also)))
+            for label, texts in self.part.items()
         )
 
     def _pattern(self, text: str) -> str:
@@ -259,7 +262,8 @@ def focus_engines(expr: Expr, engines: Sequence[str]) -> Expr:
     pattern = "|".join(literal(engine) for engine in sorted(engines))
     if len(pattern) > 1000 or "\n" in pattern:
         return expr
-    return with_matchers(expr, (Matcher("engine", MatchOp.RE, pattern),))
+    focus = (Matcher("engine", MatchOp.RE, pattern),)
+    return with_matchers(expr, lambda _: focus)
 
 
 def literal(text: str) -> str:
@@ -267,14 +271,15 @@ def literal(text: str) -> str:
     return _SPECIAL.sub(lambda m: "\n" if m[0] == "\n" else "\\" + m[0], text)
 
 
-def with_matchers(expr: Expr, matchers: Sequence[Matcher]) -> Expr:
-    """The expression with matchers added to each selector in it."""
-    more = tuple(matchers)
+def with_matchers(expr: Expr, of: Callable[[str], Sequence[Matcher]]) -> Expr:
+    """The expression with matchers added to each selector in it. of: those for the name of a metric."""
     if isinstance(expr, Selector):
-        return Selector(expr.name, (*expr.matchers, *more), expr.offset)
+        return Selector(expr.name, (*expr.matchers, *of(expr.name)), expr.offset)
     if isinstance(expr, Range):
-        return Range(Selector(expr.selector.name, (*expr.selector.matchers, *more), expr.selector.offset), expr.range)
-    return map_children(expr, lambda child: with_matchers(child, more))
+        selector = with_matchers(expr.selector, of)
+        assert isinstance(selector, Selector)
+        return Range(selector, expr.range)
+    return map_children(expr, lambda child: with_matchers(child, of))
 
 
 def _keeps_engines(node: Expr) -> bool:

@@ -73,17 +73,17 @@ def test_engines_without_a_label_that_divides_them_are_refused_with_what_to_do()
     ("only", "read"),
     [
         ({"pool": ["code"]}, ["code-0", "code-1"]),
-        ({"engine": ["*-1"]}, ["chat-1", "code-1"]),
+        ({"engine": ["*-1"]}, ["chat-1", "code-1", "none-1"]),
         ({"engine": ["*-1", "chat-?"], "pool": ["c*"]}, ["chat-1", "code-1"]),
     ],
 )
 def test_a_part_is_chosen_by_patterns_of_labels(only: Mapping[str, Sequence[str]], read: list[str]) -> None:
-    assert engines(Fleet({"chat": 3, "code": 2, "huge": 1}, only)) == read
+    assert engines(Fleet({"chat": 3, "code": 2, "huge": 1, "": 2}, only)) == read
 
 
 def test_a_part_without_engines_is_refused() -> None:
     with pytest.raises(ServerError, match="no engine of this server has pool=nonesuch"):
-        engines(Fleet({"chat": 3}, {"pool": ["nonesuch"]}))
+        engines(Fleet({"chat": 3, "": 2}, {"pool": ["nonesuch"]}))
 
 
 def test_answers_that_do_not_fit_together_are_the_servers_fault_and_not_a_busy_machine() -> None:
