@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from kvitals.app.identity import without_rank
 from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.judgement import Judgement
+from kvitals.diagnoser.sources.engine_pages import engines_present
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery
 from kvitals.diagnoser.sources.survey import Survey
 
@@ -28,6 +29,8 @@ def merged_engines(server: Prometheus, of: Survey, engines: Collection[EngineKey
     """Of these engines, those with several sources -> the labels in which the sources differ. Raises ServerError."""
     metric, address = (ENTITIES, "engine") if of.agents else ("up", "instance")
     present = f"({metric} and count_over_time({metric}[{PRESENT_INTERVALS * of.interval:.0f}s]))"
+    if not of.agents:  # a probe of the same address is another job, and adds nothing
+        present = f"({present} and on (instance, job) {engines_present(of.names)})"
     labels = f"(cluster, node, {address})"
     several = f"count by {labels} {present} > 1"
     if not engines or not server.one(PrometheusQuery(several, of.at)):

@@ -208,6 +208,11 @@ def page_metrics() -> frozenset[str]:
     return LOCAL | {family + part for family in fed for part in ("", *HISTOGRAM_PARTS)}
 
 
+def engines_present(names: frozenset[str]) -> Selector:
+    """What tells that any engine is there, of a server with these names of metrics."""
+    return Selector("", (_one_of(METRIC_NAME, [name for map_ in page_maps() for name in _always(map_, names)]),))
+
+
 def scalers(names: frozenset[str]) -> Pages:
     """What a server has of autoscalers."""
     return Pages(names, [load_map(SCALERS)], None, {})

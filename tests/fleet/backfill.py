@@ -117,6 +117,7 @@ def _series(fleet: Fleet, engine: Engine) -> Iterator[tuple[dict[str, str], Floa
     since = fleet.times - fleet.begin + 7.0 * engine.number  # each engine in another phase
     if fleet.raw:
         yield {METRIC_NAME: "up"}, np.ones(len(since))  # as a Prometheus says of what it scrapes
+        yield {METRIC_NAME: "up", "job": "probe"}, np.ones(len(since))  # a probe names what it looks at the same way
     if engine.fault is None:
         for course in engine.usual.courses:
             yield dict(course.labels), _values(course, since, fleet.begin)
@@ -146,7 +147,7 @@ def _values(course: Course, since: Floats, begin: float) -> Floats:
 def _placed(labels: dict[str, str], fleet: Fleet, engine: Engine) -> dict[str, str]:
     """The labels of an engine's series where it runs; empty for what its node has said of itself already."""
     if fleet.raw:
-        return {**labels, "instance": engine.address, "job": "engines", "node": engine.node}
+        return {"job": "engines", **labels, "instance": engine.address, "node": engine.node}
     if "engine" in labels:
         _, slash, rank = labels["engine"].partition("/")
         labels["engine"] = f"{engine.address}{slash}{rank}"
