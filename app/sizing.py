@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from kvitals.diagnoser.steps import Steps, gather, step_of
 from kvitals.kvcache.accesses import Accesses
 from kvitals.kvcache.traces.request import TraceError
 from kvitals.kvcache.whatif import ReplayPlan, what_if
+from kvitals.rules import catalogue
 from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
 from kvitals.series.types import Floats
@@ -28,6 +29,8 @@ MINUTE = 60.0
 PEAK = 0.95
 """Of minutes, or of steps: the rate that is sized for."""
 DAY_SECONDS = 86400.0
+SHORT_SECONDS = 600.0
+"""A trace of less has no peak of a day, and may be a longer one in another unit."""
 _BY = ", ".join(SCOPES["engine"])
 
 
@@ -55,6 +58,21 @@ class ObservedLoad:
     doubts: list[str] = field(default_factory=list)
 
 
+def without_rates_of_another_model(found: ObservedLoad, model: str) -> ObservedLoad:
+    """The load alone, where what an engine carried was measured on another model than the one that is sized."""
+    try:
+        own = catalogue.model(found.model).name
+    except catalogue.CatalogueError:
+        own = found.model
+    if not found.model or found.usable is None or own == model:
+        return found
+    doubt = (
+        f"the measured {found.usable:.3g} requests/s per engine are of its model {found.model} on its hardware, so they"
+        f" do not size {model}. If both are the same, give --usable-rate {found.usable:.3g}"
+    )
+    return replace(found, usable=None, c_max=None, littles_gap=None, tensor=0, doubts=[doubt])
+
+
 def of_trace(path: Path) -> ObservedLoad:
     """The workload of a trace; hits are those of an endless cache, unknown without prefix ids. Raises SourceError."""
     try:
@@ -77,13 +95,18 @@ def of_trace(path: Path) -> ObservedLoad:
         )
     found = ObservedLoad(
         source=f"{path.name}, {len(accesses):,} requests in {lasted / 60:.0f} min ({facts.sentence})",
-        peak=_peak(accesses, lasted, path),
+        peak=max(_peak(accesses, lasted, path), len(accesses) / lasted),
         mean=len(accesses) / lasted,
         prompt=_of(accesses.tokens.astype(np.float64)),
         output=_of(made.astype(np.float64)),
         cached=what_if(accesses, ReplayPlan(capacities=(None,)))[0].token_hit_rate if accesses.references else None,
         days=lasted >= DAY_SECONDS,
     )
+    if lasted < SHORT_SECONDS:
+        found.doubts.append(
+            f"the trace covers only {lasted / 60:.1f} min, with its times read as {facts.time_unit}: if the file has "
+            "another unit, the rates are wrong"
+        )
     found.doubts.append(
         "the trace has no prefix ids: its hit rate is unknown"
         if found.cached is None

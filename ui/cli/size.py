@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import Setup
-from kvitals.app.sizing import ObservedLoad, observe_load, of_trace
+from kvitals.app.sizing import ObservedLoad, observe_load, of_trace, without_rates_of_another_model
 from kvitals.config import ReviewTable
 from kvitals.diagnoser.sizing import config, memory
 from kvitals.diagnoser.sizing.estimate import UTILIZATION, EngineSettings, default_settings
@@ -158,7 +158,9 @@ def _add_known(group: Any) -> None:
 def do(args: argparse.Namespace) -> int:
     chosen = setup(args)
     found = _seen(args, chosen)
-    base = _inputs(args, found, _model(args, found), chosen)
+    model = _model(args, found)
+    found = without_rates_of_another_model(found, model.name)
+    base = _inputs(args, found, model, chosen)
     priced = _ForGpu(args, base.price, chosen.config.review)
     others: _Comparison | None = None
     try:

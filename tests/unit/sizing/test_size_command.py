@@ -271,3 +271,24 @@ def test_what_can_not_be_sized_is_told(capsys: pytest.CaptureFixture[str], given
     code, _, err = run(capsys, *given, "--gpu", "H100 SXM", "--peak", "3", "--prompt", "300", "--answer", "30")
     assert code == 2
     assert says in err
+
+
+def test_what_another_model_carried_does_not_size_this_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """4.26 requests/s of a tiny model on a CPU were the usable rate of Llama on an H100: 7 GPUs."""
+    source = str(ROOT / "app" / "demo" / "few_slots.kvcap")
+    code, out, err = run(capsys, source, "--model", "Llama 3.1 8B", "--gpu", "H100 SXM")
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert "the measured 4.26 requests/s per engine are of its model tiny on its hardware" in text
+    assert "on their hardware" not in text and "At least 1 H100" in text
+
+
+def test_a_trace_of_a_minute_says_that_it_is_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A day whose times were whole seconds was 86 s of milliseconds: 40 GPUs in place of 2."""
+    path = tmp_path / "trace.jsonl"
+    rows = [{"timestamp": n, "input_length": 500, "output_length": 50, "hash_ids": [n]} for n in range(0, 86_400, 12)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = document(capsys, *LLAMA, "--weights", "fp8", "--trace", str(path))
+    assert line(found, 1, "mean")["value"] <= line(found, 1, "peak")["value"]
+    _, out, _ = run(capsys, *LLAMA, "--weights", "fp8", "--trace", str(path))
+    assert "the trace covers only 1.4 min, with its times read as ms" in " ".join(out.split())
