@@ -58,7 +58,8 @@ def until(there: Callable[[], Any], seconds: float) -> None:
 
 def fire(manager: int) -> None:
     """What a Prometheus tells its Alertmanager."""
-    labels = {"alertname": "LAT01-ttft-slo-breach", "code": "LAT01", "severity": "ticket", "kind": "symptom"}
+    labels = {"alertname": "LAT01-ttft-slo-breach", "severity": "ticket", "kind": "symptom"}
+    labels |= {"kvitals_code": "LAT01", "code": "LAT01"}
     alert = {"labels": {**labels, "engine": ENGINE}, "annotations": {"summary": "First tokens are late"}}
     request = urllib.request.Request(
         f"http://127.0.0.1:{manager}/api/v2/alerts", json.dumps([alert]).encode(), {"Content-Type": "application/json"}

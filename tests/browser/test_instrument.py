@@ -173,7 +173,7 @@ def titles_below(driver: webdriver.Chrome, section: str) -> list[str]:
 
 def test_a_phone_has_cause_and_lever_on_its_first_screen(url: str, driver: webdriver.Chrome) -> None:
     visit(driver, url, width=390)
-    wait_for(driver, "--max-num-seqs 8")
+    wait_for(driver, "--max-num-seqs 16")
     bottom = "return Math.max(...[...document.querySelectorAll('[class*=st-key-verdict-] p')].filter(" \
              "e => e.innerText.includes('Impact')).map(e => e.getBoundingClientRect().bottom))"  # fmt: skip
     assert driver.execute_script(bottom) < 900
