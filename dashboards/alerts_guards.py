@@ -4,7 +4,7 @@ An engine that ends idle was scaled in, rolled out or scaled to zero, and nobody
 requests run on it is lost capacity that is wanted. What ran on it last is recorded (`kvitals:in_flight`), since nothing
 else is left of it. Where the agent or the Prometheus that watched it is gone too, nothing can be said of the engine.
 
-They have the code of TEL01, whose page says what to do where metrics can not be read. One more is on figures that look
+They have the code of TEL01, whose page says what to do where metrics cannot be read. One more is on figures that look
 whole and are not: several sources with the labels of one engine, whose figures every rule adds. It has the code of
 TEL12.
 """

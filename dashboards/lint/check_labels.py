@@ -1,6 +1,6 @@
 """Labels that a metric does not have, where it has one of nearly that name; and variables that a board does not have.
 
-Any label can come from a scrape configuration, so a name alone shows nothing: only a near miss is told.
+Any label can come from a scrape configuration, so a name alone proves nothing: only a near miss is reported.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Pages:
         return bool(self.rows.get(name)) if name in LOCAL else bool(self.sources(name))
 
     def why_not(self, metric: str) -> str:
-        """Why a metric can not be told; empty where it could be if an engine had it, here or of another program."""
+        """Why no page reports a metric; empty where the page of some engine, here or elsewhere, has it."""
         known = page_metrics() | {UNUSABLE}
         if metric in known or any(_feeds(map_, metric) for map_ in self.maps):
             return ""
