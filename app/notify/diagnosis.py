@@ -132,9 +132,11 @@ class OfFleet:
             return Diagnosis(NOT_OF_ENGINES)
         place = await self._place(about)
         first = await self._judged(about.received, about, place)
-        if first.lead is None and first.document is not None and about.received - about.began > FRESH_SECONDS:
-            then = await self._judged(about.began, about, place)  # it may be over by now
-            return then if then.lead is not None else first
+        if first.lead is not None or first.document is None:
+            return first
+        if first.elsewhere or about.received - about.began > FRESH_SECONDS:  # it may be over or gone by now
+            then = await self._judged(about.began, about, place)
+            return then if first.elsewhere or then.lead is not None else first
         return first
 
     async def _place(self, about: DiagnosisRequest) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,6 +102,22 @@ async def test_what_the_server_does_not_know_is_said(full_cache: Triage, monkeyp
         (notice,) = (await settle(message(fired), AT, (), fleet, Rules(3600.0))).notices
         assert notice.judged.startswith("not diagnosed: http://127.0.0.1:1 has no engine with these labels: po")
         assert (notice.title, notice.verdict) == ("X", "")
+
+
+async def test_an_engine_that_is_gone_by_now_is_judged_when_the_alert_began(
+    full_cache: Triage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message was "has no engine with these labels", 20 s after it was there."""
+    began = AT - diagnosis.FRESH_SECONDS + 10.0
+
+    def judge(access: Any, setup: Any, at: float, *, place: Any) -> Judged:
+        return Judged(full_cache, [known_engine({"engine": ENGINE if at <= began else "another"})])
+
+    monkeypatch.setattr(diagnosis, "judge_server", judge)
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), SETUP)
+    about = replace(diagnosis_request([alert()], alert().entity, AT), began=began)
+    found = await fleet(about)
+    assert found.lead is not None and found.lead.code == "KVC01", found.how
 
 
 async def test_an_engine_that_stands_for_several_gets_no_diagnosis(
