@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvitals.diagnoser.text import render
 from kvitals.diagnoser.twin.forecast import TwinDocument, TwinQuantity
+from kvitals.diagnoser.twin.settings import FLAGS
 from kvitals.ui.formats import moment
 
 COLUMNS = ("", "measured", "simulated", "predicted", "90% range")
@@ -14,10 +15,15 @@ NOTE = (
     " The range holds 90% of the simulations. Latencies have the resolution of the engine's histograms."
 )
 
+_SWITCHES = frozenset(flag.name for flags in FLAGS.values() for flag in flags if flag.switch)
+
 
 def changes_text(document: TwinDocument) -> str:
     """`one: --max-num-seqs 2 → 16`."""
-    changes = ", ".join(f"--{one['flag']} {_number(one['now'])} → {_number(one['to'])}" for one in document.changes)
+    changes = ", ".join(
+        f"--{one['flag']} {_setting(one['flag'], one['now'])} → {_setting(one['flag'], one['to'])}"
+        for one in document.changes
+    )
     return f"{document.engine.get('engine', 'engine')}: {changes}"
 
 
@@ -48,13 +54,18 @@ def cells(document: TwinDocument, row: TwinQuantity) -> list[str]:
 
 
 def notes(document: TwinDocument) -> list[str]:
-    """What the forecast assumes."""
-    return [f"assumed: {assumed}." for assumed in document.assumed]
+    """What the forecast assumes, and what bounds it."""
+    return [*(f"assumed: {assumed}." for assumed in document.assumed), *(f"{note}." for note in document.notes)]
 
 
 def _value(value: float | None, unit: str) -> str:
     return "" if value is None else render(value, unit)
 
 
-def _number(value: float | str | None) -> str:
-    return "not reported" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _setting(flag: float | str | None, value: float | str | None) -> str:
+    """A value as the flag takes it: `2048`, `true`."""
+    if not isinstance(value, float):
+        return "not reported" if value is None else str(value)
+    if flag in _SWITCHES:
+        return "true" if value else "false"
+    return f"{value:.0f}"

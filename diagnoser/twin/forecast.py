@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
+from kvitals.diagnoser.sizing.quantity import several
 from kvitals.diagnoser.twin.intervals import BucketCounts, ScrapeIntervals
 from kvitals.diagnoser.twin.scheduler import SchedulerSettings, SimulatedRun, simulate
 from kvitals.diagnoser.twin.settings import (
@@ -63,7 +64,10 @@ QUANTITIES = {
     "waiting_avg": ("waiting", "requests"),
 }
 _ANCHORED = frozenset(list(QUANTITIES)[:8])
-"""Predicted as a multiple of what was measured; the others are predicted as simulated."""
+"""Predicted as a multiple of what was measured. The others follow a difference where they grow, because a multiple of
+almost none is no prediction."""
+_OFFERED = {"finished_per_second": "requests_per_second", "output_tokens_per_second": "tokens_per_second"}
+"""Quantities that cannot exceed what arrives, and the property of the load that states it."""
 
 Values = dict[str, float | None]
 
@@ -85,7 +89,7 @@ class TwinDocument(msgspec.Struct, frozen=True):
     """The twin of one engine and what it predicts. no_prediction: why it predicts nothing; empty where it predicts.
 
     step: seconds of a step's terms. load: how requests arrive, in words. start, end: of the load, seconds since the
-    epoch.
+    epoch. notes: what bounds the prediction, a sentence each.
     """
 
     engine: dict[str, str]
@@ -98,6 +102,7 @@ class TwinDocument(msgspec.Struct, frozen=True):
     load: str
     assumed: list[str]
     seed: int
+    notes: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -129,11 +134,14 @@ class _Kind:
 
 @dataclass(frozen=True)
 class _Draw:
-    """The quantities before the change; after it, with the load of before; after it, with the load of a later time."""
+    """The quantities before the change; after it at the same time; after it at a later time, with the speed of another
+    start. load, later_load: of these times."""
 
     now: Values
     then: Values
     later: Values
+    load: SimulatedLoad
+    later_load: SimulatedLoad
 
 
 class _NoPredictionError(Exception):
@@ -166,6 +174,7 @@ def forecast(of: TwinSubject, texts: Sequence[str], *, draws: int = DRAWS, seed:
     measured = measured_quantities(of)
     simulated: Values = {}
     fit: StepFit | None = None
+    notes: list[str] = []
     try:
         _check_model(of, known, changes)
         fit = fit_step_time(of.intervals, seed=seed)
@@ -176,6 +185,7 @@ def forecast(of: TwinSubject, texts: Sequence[str], *, draws: int = DRAWS, seed:
         predicted = _Prediction(of, known.scheduler, apply_changes(known.scheduler, changes), kinds, measured, seed)
         rows = predicted.rows(draws, simulated)
         load, reason = " or ".join(kind.title for kind in kinds), ""
+        notes += _notes(of, known, changes, kinds)
     except (_NoPredictionError, FitError) as error:
         rows, load, reason = _unpredicted(measured, simulated), "", str(error)
     return TwinDocument(
@@ -189,6 +199,24 @@ def forecast(of: TwinSubject, texts: Sequence[str], *, draws: int = DRAWS, seed:
         load=load,
         assumed=list(known.assumed),
         seed=seed,
+        notes=notes,
+    )
+
+
+def _notes(
+    of: TwinSubject, known: KnownSettings, changes: tuple[TwinChange, ...], kinds: Sequence[_Kind]
+) -> Iterator[str]:
+    """What bounds the prediction, a sentence each."""
+    if apply_changes(known.scheduler, changes) == known.scheduler:
+        yield "The setting is the present one: predicted is what was measured, and the range is of a later time"
+    independent = next((kind.load for kind in kinds if not kind.load.clients), None)
+    if independent is None:
+        return
+    held = 0 if independent.has_chains else max(round(float(np.nan_to_num(of.period.present[0]))), 0)
+    queue = f", {several(held, 'request')} already in the engine at the start included" if held else ""
+    yield (
+        f"{independent.requests_per_second:.3g} requests/s arrive{queue}: no more than these finish with any setting."
+        " The range includes later times with other arrivals"
     )
 
 
@@ -198,14 +226,15 @@ def _check_model(of: TwinSubject, known: KnownSettings, changes: Sequence[TwinCh
             raise _NoPredictionError(f"{title} is on, so the duration of a step depends on more than its tokens")
     if of.facts.get("pipeline_parallel", 1.0) > 1:
         raise _NoPredictionError("pipeline stages work on several steps at once")
-    fields = {one.field for one in changes}
+    moved = [one for one in changes if apply_changes(known.scheduler, (one,)) != known.scheduler]
+    fields = {one.field for one in moved}
     for one in changes:
         if one.field in ("slots", "blocks") and one.now is None:
             raise _NoPredictionError(
                 f"today's --{one.flag} is not reported; set it in the agent's configuration, or run the agent "
                 f"on the engine's node, where it reads the command line"
             )
-    turned_on = any(one.field == "caching" and one.to > 0 for one in changes)
+    turned_on = any(one.field == "caching" and one.to > 0 for one in moved)
     if ("blocks" in fields or turned_on) and not _has_lookups(of):
         raise _NoPredictionError(
             "hits of another cache depend on the looked-up blocks, which the source does not contain: start the "
@@ -408,8 +437,8 @@ class _Prediction:
     def rows(self, draws: int, simulated: Values) -> list[TwinQuantity]:
         """A row for each quantity. Raises _NoPredictionError."""
         self._check_load()
-        several = [self._draw(number) for number in range(draws)]
-        return [self._row(name, several, simulated) for name in QUANTITIES]
+        drawn = [self._draw(number) for number in range(draws)]
+        return [self._row(name, drawn, simulated) for name in QUANTITIES]
 
     def _check_load(self) -> None:
         for kind in self._kinds:
@@ -437,42 +466,58 @@ class _Prediction:
         def simulated(settings: SchedulerSettings, load: SimulatedLoad, factor: float) -> SimulatedRun:
             return simulate(settings, step, load, speed=speed * factor, every=self._every, seed=number)
 
-        def changed(load: SimulatedLoad) -> Values:
-            run = simulated(self._then, load, drift)
+        def changed(load: SimulatedLoad, steps: float, outside: float) -> Values:
+            run = simulated(self._then, load, steps)
             grown = run.step_seconds / now.step_seconds if now.step_seconds else 1.0
-            return _values(run, kind.overhead * front_end * (1.0 - share + share * grown), self._of.histograms)
+            return _values(run, kind.overhead * outside * (1.0 - share + share * grown), self._of.histograms)
 
         now = simulated(self._now, kind.load, 1.0)
-        then, later = changed(kind.load), kind.load.next_minute(self._rng)
+        later = kind.load.next_minute(self._rng)
         return _Draw(
-            _values(now, kind.overhead, self._of.histograms), then, then if later is kind.load else changed(later)
+            _values(now, kind.overhead, self._of.histograms),
+            changed(kind.load, 1.0, 1.0),
+            changed(later, drift, front_end),
+            kind.load,
+            later,
         )
 
-    def _row(self, name: str, several: Sequence[_Draw], simulated: Values) -> TwinQuantity:
+    def _row(self, name: str, draws: Sequence[_Draw], simulated: Values) -> TwinQuantity:
         title, unit = QUANTITIES[name]
         real = self._measured[name]
 
-        def scaled(pairs: Sequence[tuple[float | None, float | None]]) -> list[float]:
-            """Simulated changes as multiples of what was measured, where the quantity is one that is."""
-            plain = [then for _, then in pairs if then is not None]
-            if name not in _ANCHORED or real is None:
-                return plain
-            return [
-                real * then / now for now, then in pairs if then is not None and now is not None and now > 0
-            ] or plain
+        def within(value: float, load: SimulatedLoad) -> float:
+            """No more than what arrives; a queue at the start, which drains, is in that."""
+            offered = getattr(load, _OFFERED[name]) if name in _OFFERED else None
+            return value if offered is None else min(value, max(offered, real or 0.0))
 
-        chosen = scaled([(draw.now[name], draw.then[name]) for draw in several])
+        def scaled(draw: _Draw, then: float | None, load: SimulatedLoad) -> float | None:
+            value = then if then is None or real is None else _scaled(name, real, draw.now[name], then)
+            return None if value is None else within(value, load)
+
+        chosen = [one for draw in draws if (one := scaled(draw, draw.then[name], draw.load)) is not None]
+        chosen = chosen or [within(then, draw.load) for draw in draws if (then := draw.then[name]) is not None]
         row = TwinQuantity(name, title, unit, real, simulated[name])
         if not chosen:
             return row
-        spread = scaled([(draw.now[name], draw.later[name]) for draw in several])
-        spread += [then for draw in several if (then := draw.later[name]) is not None]
+        spread = [one for draw in draws if (one := scaled(draw, draw.later[name], draw.later_load)) is not None]
+        spread += [within(later, draw.later_load) for draw in draws if (later := draw.later[name]) is not None]
         predicted = float(np.median(chosen))
-        low, high = (float(np.quantile(spread, share)) for share in (LOW, HIGH))
+        low, high = (float(np.quantile(spread or chosen, share)) for share in (LOW, HIGH))
         if name in _ANCHORED:
             # A median inside a wide bucket hides what a restart changes.
             low, high = min(low, predicted * (1 - STEP_RESTART)), max(high, predicted * (1 + STEP_RESTART))
-        return msgspec.structs.replace(row, predicted=predicted, low=low, high=high)
+        return msgspec.structs.replace(row, predicted=predicted, low=min(low, predicted), high=max(high, predicted))
+
+
+def _scaled(name: str, real: float, now: float | None, then: float) -> float | None:
+    """What was measured, changed as the simulation changes: where nothing changes, it is what was measured. None where
+    the simulated present has no such quantity."""
+    if name in _ANCHORED:
+        return real * then / now if now else None
+    if now is None:
+        return None
+    value = real * then / now if then < now else real + then - now
+    return min(value, 1.0) if QUANTITIES[name][1] == "ratio" else value
 
 
 def _unpredicted(measured: Values, simulated: Values) -> list[TwinQuantity]:

@@ -49,6 +49,16 @@ class SimulatedLoad:
     warm: tuple[tuple[int, ...], ...] = ()
 
     @property
+    def requests_per_second(self) -> float | None:
+        """That arrive, those in the engine at the start included; None in a closed loop, where answers decide it."""
+        return None if self.clients else len(self.requests) / self.seconds
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of the answers to these requests; None in a closed loop."""
+        return None if self.clients else sum(one.output for one in self.requests) / self.seconds
+
+    @property
     def has_chains(self) -> bool:
         """Whether hits follow from the blocks that requests look up."""
         return any(request.chain for request in self.requests)

@@ -83,3 +83,42 @@ def test_bad_use_is_explained(capsys: pytest.CaptureFixture[str], arguments: tup
     code, _, err = run(capsys, "whatif", *arguments)
     assert code == 2
     assert message in " ".join(err.split())
+
+
+FEW_SLOTS = str(Path(__file__).parents[3] / "app" / "demo" / "few_slots.kvcap")
+CASCADE = str(Path(__file__).parents[3] / "app" / "demo" / "with_kv_events" / "eviction_cascade.kvcap")
+
+
+@pytest.mark.parametrize(
+    ("source", "setting"),
+    [
+        (FEW_SLOTS, "max-num-seqs=2"),
+        (FEW_SLOTS, "enable-prefix-caching=true"),
+        (CASCADE, "num-gpu-blocks-override=192"),
+    ],
+)
+def test_the_present_setting_predicts_the_measured_present(
+    capsys: pytest.CaptureFixture[str], source: str, setting: str
+) -> None:
+    """25.3 requests waiting were predicted for the slots in force, with which 6.5 were measured."""
+    told = document(capsys, source, "--set", setting)
+    assert told["no_prediction"] == ""
+    for row in told["quantities"]:
+        assert row["predicted"] == pytest.approx(row["measured"]), row["name"]
+        assert row["low"] <= row["predicted"] <= row["high"]
+    assert any("The setting is the present one" in note for note in told["notes"])
+
+
+@pytest.mark.parametrize("slots", [3, 4, 64])
+def test_no_more_requests_finish_than_arrive(capsys: pytest.CaptureFixture[str], slots: int) -> None:
+    """9.5/s were predicted where 8.7/s arrived."""
+    told = document(capsys, FEW_SLOTS, "--set", f"max-num-seqs={slots}")
+    rows = {row["name"]: row for row in told["quantities"]}
+    assert rows["finished_per_second"]["measured"] <= rows["finished_per_second"]["predicted"] <= 8.72
+    (note,) = told["notes"]
+    assert note.startswith("8.69 requests/s arrive: no more than these finish")
+
+
+def test_a_switch_is_shown_as_true_or_false(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "whatif", FEW_SLOTS, "--set", "enable-prefix-caching=false")
+    assert "--enable-prefix-caching true → false" in out
