@@ -11,7 +11,7 @@ from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.app.agent_client import AgentClient
 from kvitals.app.cache import replay_ledger
 from kvitals.app.errors import UsageError
-from kvitals.app.trace_files import read_trace
+from kvitals.app.trace_files import doubt_of_times, read_trace
 from kvitals.kvcache.accesses import Accesses
 from kvitals.kvcache.traces.request import TraceError, TraceFacts
 from kvitals.kvcache.whatif import ReplayRow
@@ -28,7 +28,8 @@ class LedgerError(Exception):
 class Lookups:
     """What to replay: accesses, what they are of, and the blocks that one node has today where that is known.
 
-    trace: how a trace file was read, None for the look-ups of engines. notes: what could not be read of a recording."""
+    trace: how a trace file was read, None for the look-ups of engines. notes: what could not be read of a recording,
+    and what makes the times of a trace doubtful."""
 
     accesses: Accesses
     title: str
@@ -57,7 +58,8 @@ def trace_lookups(path: Path, block_size: int | None) -> Lookups:
             f"{path}: the {trace.facts.format} format has no prefix ids, so no hit rate can be calculated for any"
             f" capacity, eviction or routing. `kvitals size --trace {path}` uses only the trace's arrivals and lengths."
         )
-    return Lookups(trace.accesses, str(path), None, trace.facts)
+    doubt = doubt_of_times(trace)
+    return Lookups(trace.accesses, str(path), None, trace.facts, (doubt,) if doubt else ())
 
 
 def recorded_lookups(path: Path) -> Lookups:

@@ -11,7 +11,7 @@ import numpy as np
 from kvitals.agent import objectives as promised
 from kvitals.app.pipeline import Setup
 from kvitals.app.timeseries_sources import TimeseriesSource
-from kvitals.app.trace_files import read_trace
+from kvitals.app.trace_files import doubt_of_times, read_trace
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.change_effect import latest_changes
 from kvitals.diagnoser.operating_point import Limit, operating_point
@@ -29,8 +29,6 @@ MINUTE = 60.0
 PEAK = 0.95
 """Of minutes, or of steps: the rate that is sized for."""
 DAY_SECONDS = 86400.0
-SHORT_SECONDS = 600.0
-"""A trace of less has no peak of a day, and may be a longer one in another unit."""
 _BY = ", ".join(SCOPES["engine"])
 
 
@@ -89,10 +87,8 @@ def of_trace(path: Path) -> ObservedLoad:
         raise SourceError(f"{path}: all prompts have 0 tokens; a sizing needs input lengths")
     lasted = float(accesses.time[-1] - accesses.time[0])
     if lasted < MINUTE:
-        raise SourceError(
-            f"{path}: {lasted:.1f} s of requests are too few for a rate; at least a minute is needed. Times are read as"
-            f" {facts.time_unit}: if the file has another unit, write its times as {facts.time_unit}"
-        )
+        doubt = f": {doubt}" if (doubt := doubt_of_times(trace)) else ""
+        raise SourceError(f"{path}: a rate needs at least a minute of requests{doubt}")
     found = ObservedLoad(
         source=f"{path.name}, {len(accesses):,} requests in {lasted / 60:.0f} min ({facts.sentence})",
         peak=max(_peak(accesses, lasted, path), len(accesses) / lasted),
@@ -102,11 +98,8 @@ def of_trace(path: Path) -> ObservedLoad:
         cached=what_if(accesses, ReplayPlan(capacities=(None,)))[0].token_hit_rate if accesses.references else None,
         days=lasted >= DAY_SECONDS,
     )
-    if lasted < SHORT_SECONDS:
-        found.doubts.append(
-            f"the trace covers only {lasted / 60:.1f} min, with its times read as {facts.time_unit}: if the file has "
-            "another unit, the rates are wrong"
-        )
+    if doubt := doubt_of_times(trace):
+        found.doubts.append(doubt)
     found.doubts.append(
         "the trace has no prefix ids: its hit rate is unknown"
         if found.cached is None

@@ -219,3 +219,26 @@ def test_a_recording_without_kv_events_says_what_to_do(capsys: pytest.CaptureFix
     code, out, err = run(capsys, "curve", "--capture", str(demo))
     assert (code, out) == (2, "")
     assert "has no KV events" in err and "--kv-events-config" in err
+
+
+@pytest.mark.parametrize("options", [("whatif", "--capacity", "inf"), ("whatif", "--curve")])
+def test_times_in_the_wrong_unit_are_doubted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """An hour in whole seconds was `in 4 s` of milliseconds, without a word; `kvitals size` doubted it."""
+    path = tmp_path / "int_s.jsonl"
+    rows = [{"timestamp": n, "input_length": 600, "output_length": 50, "hash_ids": [0, n + 1]} for n in range(3600)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    code, _, said = run(capsys, *options, "--trace", str(path))
+    assert code == 0
+    assert "the 3,600 requests of the trace cover only 3.6 s, with its times read as ms" in " ".join(said.split())
+
+
+def test_a_trace_of_an_hour_is_not_doubted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "ms.jsonl"
+    rows = [
+        {"timestamp": n * 1000, "input_length": 600, "output_length": 50, "hash_ids": [0, n + 1]} for n in range(3600)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    _, _, said = run(capsys, "whatif", "--trace", str(path), "--capacity", "inf")
+    assert "read as" not in said

@@ -219,7 +219,7 @@ def mooncake(*requests: tuple[int, int, int]) -> str:
     [
         (mooncake((0, 0, 5), (70_000, 0, 5)), "all prompts have 0 tokens"),
         (mooncake((0, 5, 0), (70_000, 5, 0)), "mean output length must be from 1 to 1e+09 tokens, not 0"),
-        (mooncake((0, 5, 5), (30, 5, 5)), "Times are read as ms"),
+        (mooncake((0, 5, 5), (30, 5, 5)), "cover only 0.03 s, with its times read as ms"),
         (mooncake((0, 5, 5), (70_000, 5, 5), (86_400_000 * 300, 5, 5)), "its longest pause is 7,200.0 h"),
         (mooncake((0, 5, 5), (70_000, 5, 5), (7_258_118_400_000, 5, 5)), "from 0 to 731 days, not 84,006"),
     ],
@@ -291,4 +291,4 @@ def test_a_trace_of_a_minute_says_that_it_is_short(tmp_path: Path, capsys: pytes
     found = document(capsys, *LLAMA, "--weights", "fp8", "--trace", str(path))
     assert line(found, 1, "mean")["value"] <= line(found, 1, "peak")["value"]
     _, out, _ = run(capsys, *LLAMA, "--weights", "fp8", "--trace", str(path))
-    assert "the trace covers only 1.4 min, with its times read as ms" in " ".join(out.split())
+    assert "the 7,200 requests of the trace cover only 1.4 min, with its times read as ms" in " ".join(out.split())
