@@ -21,6 +21,7 @@ _EXPERTS = Bound(0, 65536, "experts", whole=True)
 BOUNDS = {
     "num_hidden_layers": Bound(1, 10_000, "layers", whole=True),
     "sliding_window": Bound(0, 10**9, "tokens", whole=True),
+    "max_position_embeddings": Bound(0, 10**9, "tokens", whole=True),
     "num_attention_heads": _HEADS,
     "num_key_value_heads": _HEADS,
     "num_experts": _EXPERTS,
@@ -53,6 +54,26 @@ class ConfigFileError(ValueError):
 def read(path: Path, weights: str = "") -> Model:
     """The model that a config.json describes. weights: their format, where the user states it: then the format in the
     file is not used, and the model's note states that. Raises ConfigFileError."""
+    found = _decoded(path)
+    try:
+        return model_of(found, path.parent.name or path.name, f"config.json, {path}", weights)
+    except ConfigFileError as error:
+        raise ConfigFileError(f"{path}: {error}") from error
+
+
+def read_context(path: Path) -> int:
+    """The longest sequence that a config.json states, in tokens; 0 where it states none. Raises ConfigFileError."""
+    found = _decoded(path)
+    text = found.get("text_config")
+    of = _Dimensions(text if isinstance(text, dict) else found)
+    try:
+        return of.get("max_position_embeddings")
+    except ConfigFileError as error:
+        raise ConfigFileError(f"{path}: {error}") from error
+
+
+def _decoded(path: Path) -> dict[str, Any]:
+    """Raises ConfigFileError."""
     try:
         found = msgspec.json.decode(read_regular(path, MAX_BYTES))
     except OSError as error:
@@ -61,10 +82,7 @@ def read(path: Path, weights: str = "") -> Model:
         raise ConfigFileError(f"{path}: not a config.json: {error}") from error
     if not isinstance(found, dict):
         raise ConfigFileError(f"{path}: not a config.json: it does not contain an object")
-    try:
-        return model_of(found, path.parent.name or path.name, f"config.json, {path}", weights)
-    except ConfigFileError as error:
-        raise ConfigFileError(f"{path}: {error}") from error
+    return found
 
 
 def model_of(config: Mapping[str, Any], name: str, source: str, weights: str = "") -> Model:

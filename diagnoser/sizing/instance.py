@@ -42,11 +42,16 @@ class Instance:
         return self.machine.layout
 
 
+def link_domain(gpu: Gpu) -> int:
+    """GPUs that are joined by the links that a plan assumes: a domain, or a node over PCIe."""
+    return gpu.domain if gpu.joined else NODE
+
+
 def layouts(model: Model, gpu: Gpu) -> Iterator[GpuLayout]:
     """Layouts by GPUs: tensor parallelism within what joins GPUs, then stages of that; for models with experts also
     replicas of attention in their place. It must divide the query heads, and KV heads must divide it or be divided by
     it."""
-    degrees = [n for n in range(1, (gpu.domain if gpu.joined else NODE) + 1) if divides(model, n)]
+    degrees = [n for n in range(1, link_domain(gpu) + 1) if divides(model, n)]
     for gpus in degrees:
         yield GpuLayout(gpus)
         if model.routed and gpus.bit_count() == 1:
@@ -80,15 +85,23 @@ def instance(
     batch = _batch(machine, of, min(holds, slots, MOST_BATCH))
     itl = gap(machine, of, max(batch, 1))
     rate = batch / (_prefill(machine, of) + of.output.mean * itl)
-    return Instance(machine, room, holds, batch, rate, itl, ttft, *_lacks(room, holds, least, batch, itl, ttft, of))
+    why = _lacks(room, holds, least, batch, itl, ttft, of)
+    if slots < least and not why[0]:
+        why = f"{slots} requests run at a time (--max-num-seqs), of {least} to hold", ("a larger --max-num-seqs",)
+    return Instance(machine, room, holds, batch, rate, itl, ttft, *why)
+
+
+def prefill_beside(machine: Machine, of: Workload, batch: float) -> PrefillBeside:
+    """The prefill in a mean step of so many sequences: while one makes its answer, each of the others comes once."""
+    share = (batch - 1) / of.output.mean
+    work = prefill_flops(machine.model, of.prompt.mean, of.prompt.mean * of.cached)
+    return PrefillBeside(share * work, share * of.new_tokens)
 
 
 def gap(machine: Machine, of: Workload, batch: float) -> float:
     """Mean seconds between tokens with so many sequences at a time: a step, with the prefills that it has beside its
-    decoding. While one sequence makes its answer, each of the others comes once."""
-    share = (batch - 1) / of.output.mean
-    work = prefill_flops(machine.model, of.prompt.mean, of.prompt.mean * of.cached)
-    return step_seconds(machine, batch, of.context, PrefillBeside(share * work, share * of.new_tokens))
+    decoding."""
+    return step_seconds(machine, batch, of.context, prefill_beside(machine, of, batch))
 
 
 def _prefill(machine: Machine, of: Workload) -> float:

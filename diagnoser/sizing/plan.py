@@ -9,9 +9,10 @@ from operator import attrgetter
 from kvitals.diagnoser.sizing import memory
 from kvitals.diagnoser.sizing.estimate import REACHED, EngineSettings, Interval, default_settings, kv_room
 from kvitals.diagnoser.sizing.fleet import NETWORK, Fleet, fleet, typical_price
-from kvitals.diagnoser.sizing.instance import Instance, divides, instance, layouts
+from kvitals.diagnoser.sizing.instance import MOST_BATCH, Instance, divides, instance, layouts
 from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, Precision, Precisions, Shares, flops
-from kvitals.diagnoser.sizing.roofline import Machine, PeakShares
+from kvitals.diagnoser.sizing.quantity import number, seconds
+from kvitals.diagnoser.sizing.roofline import Machine, PeakShares, prefill_flops
 from kvitals.diagnoser.sizing.workload import Workload
 from kvitals.rules.catalogue import Gpu, Model, prices_of
 from kvitals.series.bounds import Bound
@@ -45,7 +46,8 @@ class MeasuredInstance:
 class Inputs:
     """All that a sizing rests on. price: USD a GPU-hour, None: the catalogue's median. front_end: seconds before the
     engine. layout: the one that is asked for, None: all are tried. least: sequences that an instance has to hold.
-    engine: its settings for the estimate, None: vLLM's defaults for the GPU."""
+    engine: its settings for the estimate, None: vLLM's defaults for the GPU. slots: requests of a replica that run at a
+    time, where they are limited. context: the longest sequence of the model, tokens; 0 where unknown."""
 
     workload: Workload
     model: Model
@@ -63,6 +65,8 @@ class Inputs:
     layout: GpuLayout | None = None
     least: int = 1
     engine: EngineSettings | None = None
+    slots: int | None = None
+    context: int = 0
 
     @property
     def settings(self) -> EngineSettings:
@@ -71,7 +75,8 @@ class Inputs:
 
 
 _TOKENS = Bound(1, 1e9, "tokens")
-_RATE = Bound(1e-9, 1e12, "per second")
+_RATE = Bound(1e-9, 1e6, "per second")
+_TOKEN_RATE = Bound(1e-9, 1e12, "tokens per second")
 _SHARE = Bound(0, 1)
 _WIDTH = Bound(0, 1e7, whole=True)
 _PARAMETERS = Bound(0, 1e15)
@@ -87,13 +92,15 @@ INPUT_BOUNDS: dict[str, tuple[str, Bound]] = {
     "workload.cached": ("prefix hits", _SHARE),
     "measured.usable": ("usable requests", _RATE),
     "measured.c_max": ("C_max", Bound(1e-9, 1e9, "requests")),
-    "measured.prefill": ("prefill rate", _RATE),
-    "measured.decode": ("decode rate", _RATE),
-    "safety": ("safety factor", Bound(1e-3, 1e3)),
+    "measured.prefill": ("prefill rate", _TOKEN_RATE),
+    "measured.decode": ("decode rate", _TOKEN_RATE),
+    "safety": ("safety factor", Bound(1, 100, "times the peak")),
     "price": ("price", Bound(0, 1e6, "USD per GPU-hour")),
     "network": ("network", Bound(1, 1e15, "bytes/s")),
     "front_end": ("front end", Bound(0, 3600, "seconds")),
     "least": ("requests to hold", Bound(1, 1e6, whole=True)),
+    "slots": ("--max-num-seqs", Bound(1, 1e6, whole=True)),
+    "context": ("context", Bound(0, 1e9, "tokens", whole=True)),
     "model.layers": ("layers", Bound(0, 1e4, whole=True)),
     "model.window": ("window", Bound(0, 1e9, "tokens", whole=True)),
     "model.query_heads": ("query heads", _WIDTH),
@@ -154,6 +161,8 @@ def plan(of: Inputs) -> SizingPlan:
     if of.measured.usable is not None and of.layout is None:
         good = good[:1]  # what was measured is of one layout: the smallest, unless said otherwise
     chosen = min(good, key=lambda one: (_fleet(of, one).gpus, one.layout.gpus))
+    if why := _impossible(of, chosen):
+        raise SizingError(f"{of.model.name} on {of.gpu.name}: {why}")
     price = of.price if of.price is not None else typical_price(prices_of(of.gpu))
     usable = _usable(of, chosen)
     bound = of.measured.usable is None
@@ -197,9 +206,26 @@ def _cannot(of: Inputs) -> str:
         except ValueError as error:
             return f"{model.name}: {error}"
     known = model.latent or (model.kv_heads and model.head_dim)
+    load, mean = of.workload, of.workload.prompt.mean + of.workload.output.mean
+    asked = [name for name in (of.weights.name, of.kv.name) if name == "nvfp4"]
     wrong = (
         (not 0 <= of.workload.cached < 1, "some tokens of a prompt are always computed: hits must be below 100 %"),
         (min(of.reached.compute, of.reached.memory) <= 0, "a share of a peak must be above 0"),
+        (
+            0 < of.context < mean,
+            f"a mean prompt and its answer have {mean:,.0f} tokens, more than its context of {of.context:,}: engines"
+            " refuse them. Give shorter lengths, or --max-model-len N if the engine extends the context (RoPE scaling)",
+        ),
+        (
+            math.isfinite(load.ttft) and of.front_end >= load.ttft,
+            f"{seconds(of.front_end)} before the engine leave nothing of the first-token objective of"
+            f" {seconds(load.ttft)}; write --front-end with its unit, such as 40ms",
+        ),
+        (bool(asked) and of.gpu.name.startswith("MI"), f"{of.gpu.name} does not support nvfp4; use mxfp4 or fp8"),
+        (
+            of.kv.name == "nvfp4" and not of.gpu.flops_4,
+            f"{of.gpu.name} has no FP4 units, which nvfp4 KV needs; use --kv fp8",
+        ),
         (not model.parameters or not model.active, "its parameters are unknown; give --dims parameters=N,active=N"),
         (model.active > model.parameters, "active parameters exceed all parameters: check active"),
         (
@@ -223,9 +249,31 @@ def _cannot(of: Inputs) -> str:
     return next((f"{model.name}: {why}" for is_so, why in wrong if is_so), "")
 
 
+def _impossible(of: Inputs, one: Instance) -> str:
+    """Which of the measured rates no GPU can reach, whatever its settings, and what to check; empty where none."""
+    load, seen, model = of.workload, of.measured, of.model
+    peak = max(of.gpu.flops_16, of.gpu.flops_8, of.gpu.flops_4)
+    work = prefill_flops(model, load.prompt.mean, load.prompt.mean * load.cached)
+    token = 2 * max(model.active - model.vocab * model.hidden, 0.0)
+    each = work + max(load.output.mean - 1, 0.0) * token
+    limits = (
+        ("requests/s", "--usable-rate", seen.usable, one.layout.gpus, each, f"one instance of {one.layout}"),
+        ("prompt tokens/s", "--prefill-rate", seen.prefill, 1, work / max(load.new_tokens, 1e-9), "one GPU"),
+        ("tokens/s", "--decode-rate", seen.decode, 1, token, "one GPU"),
+    )
+    for unit, option, rate, gpus, flop, of_what in limits:
+        if rate is not None and flop and rate * flop > gpus * peak:
+            return (
+                f"{number(rate)} {unit} of {of_what} are impossible: its arithmetic ends at"
+                f" {number(gpus * peak / flop)} {unit}. Check {option}, --hits, --tp and the GPU that was measured"
+            )
+    return ""
+
+
 def tried_one(of: Inputs, layout: GpuLayout) -> Instance:
     """One layout of these inputs."""
-    return instance(machine(of, layout), of.workload, of.shares, of.adapters, of.least)
+    slots = MOST_BATCH if of.slots is None else of.slots * layout.data
+    return instance(machine(of, layout), of.workload, of.shares, of.adapters, of.least, slots)
 
 
 def machine(of: Inputs, layout: GpuLayout) -> Machine:

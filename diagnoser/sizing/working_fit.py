@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from kvitals.diagnoser.sizing import memory, roofline
-from kvitals.diagnoser.sizing.instance import Instance, layouts
+from kvitals.diagnoser.sizing.instance import Instance, layouts, prefill_beside
 from kvitals.diagnoser.sizing.memory import GpuLayout, Precisions, kv_of_sequence, kv_per_token, precision
 from kvitals.diagnoser.sizing.plan import Inputs, SizingError, SizingPlan, plan
 from kvitals.diagnoser.sizing.quantity import number, seconds, several, share, size
@@ -194,10 +194,13 @@ def layout(of: SizingPlan) -> SizingStep:
     gpu, chosen = of.inputs.gpu, of.chosen
     lines = [_tried(one, chosen) for one in of.tried if one.layout.gpus <= ROWS_BEYOND * chosen.layout.gpus]
     if chosen.layout.tensor * chosen.layout.data > 1:
-        sent = roofline.link_seconds(chosen.machine, chosen.batch / chosen.layout.data)
-        step = roofline.step_seconds(chosen.machine, chosen.batch, of.inputs.workload.context)
-        how = f"per step: {seconds(sent)} at {size(gpu.scale_up)}/s, in addition to its work, without latency"
-        lines.append(SizingLine("between GPUs", sent / step, "ratio", how))
+        tokens = chosen.batch + prefill_beside(chosen.machine, of.inputs.workload, chosen.batch).tokens
+        sent = roofline.link_seconds(chosen.machine, tokens / chosen.layout.data)
+        how = (
+            f"{seconds(sent)} of a step of {seconds(chosen.itl)} with the prefill in it, at {size(gpu.scale_up)}/s,"
+            " without latency"
+        )
+        lines.append(SizingLine("between GPUs", sent / chosen.itl, "ratio", how))
     if (stages := chosen.layout.pipeline) > 1:
         how = f"({stages} - 1) / ({stages} + {stages} - 1), with a batch for each stage"
         lines.append(SizingLine("bubble", roofline.bubble(stages, stages), "ratio", how))

@@ -42,11 +42,12 @@ def one_instance(of: SizingPlan) -> SizingStep:
     step = roofline.step_seconds(on, one.batch, load.context)
     prefill = _prefill(of)
     batch, answer = f"{one.batch:,}", number(load.output.mean)
+    limited = "" if of.inputs.slots is None else f", at most {of.inputs.slots:,} by --max-num-seqs"
     lines = (
         SizingLine("one sequence alone", roofline.ceiling(on), "tokens/s", "bandwidth / weights that one step reads"),
         SizingLine("room for KV", one.budget.room * one.layout.gpus, "bytes", f"{size(one.budget.room)} on each GPU"),
         SizingLine("sequences that fit", one.holds, "", f"of {number(load.longest)} tokens"),
-        SizingLine("sequences at a time", one.batch, "", "that fit and meet the objective between tokens"),
+        SizingLine("sequences at a time", one.batch, "", f"that fit and meet the objective between tokens{limited}"),
         SizingLine("a step", step, "seconds", f"reads the weights and {batch} x {number(load.context)} tokens of KV"),
         SizingLine(
             "prefill", prefill, "seconds", f"{number(load.new_tokens)} tokens on average, without other requests"

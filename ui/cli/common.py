@@ -101,6 +101,10 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
     add_rules_option(parser)
 
 
+BARE_SECONDS = {"ttft": 10.0, "itl": 1.0}
+"""Objectives above this are written with their unit: a bare 1500 is milliseconds that were forgotten."""
+
+
 def parse_slo(options: list[str]) -> dict[str, float]:
     """`ttft=1.5s` and `itl=80ms` as objective name -> seconds."""
     slo = {}
@@ -108,7 +112,13 @@ def parse_slo(options: list[str]) -> dict[str, float]:
         name, _, value = option.partition("=")
         if name not in SLO_NAMES:
             raise UsageError(f"--slo {option}: write ttft=TIME or itl=TIME, as in --slo ttft=1.5s")
-        slo[SLO_NAMES[name]] = parse_duration(value, f"--slo {option}")
+        seconds = parse_duration(value, f"--slo {option}")
+        if value[-1:].isdecimal() and seconds > BARE_SECONDS[name]:
+            raise UsageError(
+                f"--slo {option}: {seconds:g} s without a unit is too long for an objective; write its unit, such as"
+                f" {name}={value}ms or {name}={value}s"
+            )
+        slo[SLO_NAMES[name]] = seconds
     return slo
 
 

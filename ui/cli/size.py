@@ -19,6 +19,8 @@ from kvitals.app.pipeline import Setup
 from kvitals.app.sizing import ObservedLoad, observe_load, of_trace, without_rates_of_another_model
 from kvitals.config import ReviewTable
 from kvitals.diagnoser.sizing import config, memory
+from kvitals.diagnoser.sizing.context_lengths import CONTEXT_LENGTHS
+from kvitals.diagnoser.sizing.doubts import plan_doubts
 from kvitals.diagnoser.sizing.estimate import UTILIZATION, EngineSettings, default_settings
 from kvitals.diagnoser.sizing.fleet import NETWORK, SAFETY_KNOWN, SAFETY_NEW
 from kvitals.diagnoser.sizing.memory import KV, WEIGHTS, AdapterMemory, GpuLayout, PrecisionError, Shares, precision
@@ -105,6 +107,9 @@ def _add_machine(group: Any) -> None:
     group.add_argument("--tp", metavar="N", help="tensor-parallel degree (default: all are tried)")
     group.add_argument("--pp", metavar="N", help="pipeline stages (1)")
     group.add_argument("--dp", metavar="N", help="replicas of attention, with expert parallelism (1)")
+    group.add_argument(
+        "--max-model-len", metavar="N", help="longest sequence that the engine takes (default: the model's context)"
+    )
     group.add_argument("--hold", metavar="N", help="requests at a time that one instance must hold (1)")
     group.add_argument("--adapters", metavar="NxRANK", help="LoRA adapters on the GPUs at a time, such as 8x16")
     group.add_argument(
@@ -136,7 +141,7 @@ def _add_known(group: Any) -> None:
     group.add_argument(
         "--max-num-batched-tokens",
         metavar="N",
-        help="the engine's limit of tokens per step (default: vLLM's default for the GPU)",
+        help="the engine's limit of tokens per step, for the estimate (default: vLLM's default for the GPU)",
     )
     group.add_argument(
         "--max-num-seqs",
@@ -179,7 +184,7 @@ def do(args: argparse.Namespace) -> int:
             _show_others(others, console)
         show(made, found, console)
 
-    emit(PrintedDocument(_verdict(made), show_all, lambda: json_text(_document(made))), args.output)
+    emit(PrintedDocument(_verdict(made), show_all, lambda: json_text(_document(made, found))), args.output)
     return 0
 
 
@@ -193,7 +198,7 @@ def show(made: SizingPlan, found: ObservedLoad, console: Console) -> None:
     print_hanging(f"model: {into.model.source}", console, 7, "dim")
     if into.model.note:
         print_hanging(f"note: {into.model.note}", console, 6, "dim")
-    for doubt in found.doubts:
+    for doubt in (*found.doubts, *plan_doubts(made)):
         print_hanging(f"{doubt}", console, 2, "yellow")
     for step in steps(made):
         console.print()
@@ -333,6 +338,13 @@ def _inputs(args: argparse.Namespace, found: ObservedLoad, model: Model, chosen:
         itl=math.inf if args.batch else slo.itl_p99_seconds,
         source=found.source if args.peak is None and found.source else "as given",
     )
+    if args.batch and args.slo:
+        raise UsageError("--batch with --slo: nobody waits for a batch, so it has no objectives; omit one of them")
+    if args.usable_rate is not None and (args.max_num_batched_tokens or args.gpu_memory_utilization):
+        found.doubts.append(
+            "--max-num-batched-tokens and --gpu-memory-utilization only change the estimate, which --usable-rate "
+            "replaces: they have no effect here"
+        )
     shares = Shares(
         overhead=_share(args.overhead, "--overhead", 0.0),
         activations=None if args.activations is None else 1e9 * _number(args.activations, "--activations"),
@@ -357,18 +369,34 @@ def _inputs(args: argparse.Namespace, found: ObservedLoad, model: Model, chosen:
         network=NETWORK if args.network is None else 1e9 * _number(args.network, "--network"),
         layout=_layout(args, found),
         least=_whole(args.hold or "1", "--hold"),
+        slots=None if args.max_num_seqs is None else _whole(args.max_num_seqs, "--max-num-seqs"),
+        context=_context(args, model),
     )
+
+
+def _context(args: argparse.Namespace, model: Model) -> int:
+    """Tokens of the longest sequence: as given, of the config.json, or of the catalogue; 0 where unknown."""
+    if args.max_model_len is not None:
+        return _whole(args.max_model_len, "--max-model-len")
+    try:
+        return config.read_context(args.model_config) if args.model_config else CONTEXT_LENGTHS.get(model.name, 0)
+    except config.ConfigFileError as error:
+        raise UsageError(str(error)) from error
 
 
 def _engine(args: argparse.Namespace, gpu: Gpu) -> EngineSettings:
     """The engine's settings on a GPU: as given, else as vLLM chooses them."""
     chosen = default_settings(gpu)
-    tokens, slots = args.max_num_batched_tokens, args.max_num_seqs
-    return EngineSettings(
-        _share(args.gpu_memory_utilization, "--gpu-memory-utilization", chosen.utilization),
-        chosen.tokens if tokens is None else _whole(tokens, "--max-num-batched-tokens"),
-        chosen.slots if slots is None else _whole(slots, "--max-num-seqs"),
-    )
+    given = args.max_num_batched_tokens, args.max_num_seqs
+    tokens = chosen.tokens if given[0] is None else _whole(given[0], "--max-num-batched-tokens")
+    slots = min(chosen.slots, tokens) if given[1] is None else _whole(given[1], "--max-num-seqs")
+    if slots > tokens:
+        raise UsageError(
+            f"--max-num-seqs {slots:,} with {tokens:,} tokens in a step: each running request needs one token, so "
+            f"vLLM does not start; give --max-num-batched-tokens {slots} or more"
+        )
+    utilization = _share(args.gpu_memory_utilization, "--gpu-memory-utilization", chosen.utilization)
+    return EngineSettings(utilization, tokens, slots)
 
 
 def _measured(args: argparse.Namespace, found: ObservedLoad) -> MeasuredInstance:
@@ -503,7 +531,7 @@ def _estimate(made: SizingPlan) -> dict[str, Any] | None:
     }
 
 
-def _document(made: SizingPlan) -> dict[str, Any]:
+def _document(made: SizingPlan, found: ObservedLoad) -> dict[str, Any]:
     into, one = made.inputs, made.chosen
     return {
         "model": asdict(into.model),
@@ -522,6 +550,7 @@ def _document(made: SizingPlan) -> dict[str, Any]:
         "gpus": made.fleet.gpus,
         "estimate": _estimate(made),
         "usd_per_hour": made.usd_per_hour,
+        "doubts": [*found.doubts, *plan_doubts(made)],
         "steps": [
             {
                 "number": step.number,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvitals.diagnoser.sizing.context_lengths import CONTEXT_LENGTHS
 from kvitals.diagnoser.sizing.memory import kv_per_token
 from kvitals.rules import catalogue
 from kvitals.rules.catalogue import CatalogueError
@@ -76,3 +77,7 @@ def test_what_is_not_there_is_told_with_what_is() -> None:
         catalogue.gpu("H100")
     with pytest.raises(CatalogueError, match=r"not in the catalogue.*MI300X"):
         catalogue.gpu("H300")
+
+
+def test_every_model_has_a_context_length() -> None:
+    assert CONTEXT_LENGTHS.keys() == {one.name for one in catalogue.models()}

@@ -133,7 +133,11 @@ HUGE = ("--model", "Meta-Llama-3.1-405B", "--peak", "2", "--answer", "300")
     ("options", "why", "helps"),
     [
         (("--prompt", "2000", "--tp", "1"), "the weights do not fit", "more GPUs (--tp, --pp)"),
-        (("--prompt", "20000000"), "H100 NVL 94GB: TP2 x PP16, room for 0 of 1 sequences", "shorter prompts"),
+        (
+            ("--prompt", "20000000", "--max-model-len", "30M"),
+            "H100 NVL 94GB: TP2 x PP16, room for 0 of 1 sequences",
+            "shorter prompts",
+        ),
         (("--prompt", "2000", "--tp", "3"), "its 128 heads and 8 KV heads cannot be divided that way", ""),
     ],
 )
@@ -292,3 +296,84 @@ def test_a_trace_of_a_minute_says_that_it_is_short(tmp_path: Path, capsys: pytes
     assert line(found, 1, "mean")["value"] <= line(found, 1, "peak")["value"]
     _, out, _ = run(capsys, *LLAMA, "--weights", "fp8", "--trace", str(path))
     assert "the 7,200 requests of the trace cover only 1.4 min, with its times read as ms" in " ".join(out.split())
+
+
+FP8 = (*LLAMA, *LOAD, "--weights", "fp8")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--slo", "ttft=1500"), "write its unit, such as ttft=1500ms or ttft=1500s"),
+        (("--slo", "itl=80"), "write its unit, such as itl=80ms or itl=80s"),
+        (("--usable-rate", "2000", "--tp", "4"), "2,000 requests/s of one instance of TP4 are impossible"),
+        (("--prefill-rate", "1M"), "its arithmetic ends at 14,318 prompt tokens/s. Check --prefill-rate"),
+        (("--decode-rate", "1M"), "its arithmetic ends at 14,237 tokens/s. Check --decode-rate"),
+        (("--safety", "0.1"), "safety factor must be from 1 to 100 times the peak, not 0.1"),
+        (("--peak", "1G"), "peak requests must be from 1e-09 to 1e+06 per second"),
+        (("--prompt", "200000"), "more than its context of 131,072: engines refuse them"),
+        (("--prompt", "2000", "--max-model-len", "1k"), "more than its context of 1,000"),
+        (("--kv", "nvfp4"), "H100 SXM5 80GB has no FP4 units, which nvfp4 KV needs; use --kv fp8"),
+        (("--gpu", "MI355X", "--weights", "nvfp4"), "MI355X does not support nvfp4; use mxfp4 or fp8"),
+        (("--hold", "8", "--max-num-seqs", "4"), "4 requests run at a time (--max-num-seqs), of 8 to hold"),
+        (("--max-num-seqs", "4096", "--max-num-batched-tokens", "512"), "so vLLM does not start"),
+        (("--front-end", "40"), "write --front-end with its unit, such as 40ms"),
+        (("--batch", "--slo", "ttft=2s"), "nobody waits for a batch, so it has no objectives"),
+    ],
+)
+def test_an_input_that_cannot_be_is_refused_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], given: tuple[str, ...], says: str
+) -> None:
+    code, out, err = run(capsys, *FP8, *given)
+    assert (code, out) == (2, "")
+    assert says in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--tp", "16"), "TP16 needs 16 GPUs in one link domain, and NVLink4 joins 8 of H100 SXM5 80GB"),
+        (("--weights", "nvfp4"), "H100 SXM5 80GB has no 4-bit units"),
+        (("--gpu", "A100 SXM4 80GB"), "A100 SXM4 80GB has no 8-bit units"),
+        (
+            ("--prompt", "1000,140000", "--tp", "8", "--slo", "ttft=30s"),
+            "more than the 131,072 tokens of Llama-3.3-70B-Instruct's context",
+        ),
+        (
+            ("--usable-rate", "20", "--tp", "2", "--prompt", "1000,100000", "--slo", "ttft=30s"),
+            "the usable 20 requests/s are above the bound of 1.4 requests/s of step 7",
+        ),
+        (("--usable-rate", "12", "--tp", "4", "--c-max", "4"), "is a stay of 333 ms, but a request takes 1.05 s alone"),
+        (("--usable-rate", "4", "--tp", "4", "--c-max", "99", "--max-num-seqs", "64"), "C_max is 99, but"),
+        (("--usable-rate", "4", "--gpu-memory-utilization", "0.5"), "they have no effect here"),
+        (("--front-end", "1.95s", "--tp", "4"), "no request may wait. Check --front-end"),
+    ],
+)
+def test_an_input_that_is_doubtful_is_said_in_the_answer(
+    capsys: pytest.CaptureFixture[str], given: tuple[str, ...], says: str
+) -> None:
+    assert says in " ".join(document(capsys, *FP8, *given)["doubts"])
+    assert says in " ".join(run(capsys, *FP8, *given)[1].split())
+    assert document(capsys, *FP8)["doubts"] == []
+
+
+def test_the_engines_limit_of_requests_bounds_the_instance(capsys: pytest.CaptureFixture[str]) -> None:
+    """--max-num-seqs 4 changed the expected memory alone: at least 16 GPUs, with 90 sequences at a time."""
+    few = document(capsys, *FP8, "--max-num-seqs", "4")
+    assert line(few, 7, "sequences at a time")["value"] == 4
+    assert few["gpus"] > 10 * document(capsys, *FP8)["gpus"]
+    assert few["estimate"]["gpus"]["low"] >= few["gpus"]
+
+
+def test_what_gpus_send_has_the_prefill_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    sent = line(document(capsys, *FP8, "--tp", "16"), 6, "between GPUs")
+    assert sent["value"] == pytest.approx(1.0)
+    assert "of a step of 38.1 ms with the prefill in it" in sent["how"]
+
+
+def test_a_config_states_the_context(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA_70B, "max_position_embeddings": 800}))
+    code, _, err = run(capsys, "--model-config", str(path), "--gpu", "H100 SXM", *LOAD)
+    assert code == 2
+    assert "more than its context of 800" in err

@@ -132,6 +132,8 @@ def _plan(plan: Mapping[str, Any], options: tuple[str, ...]) -> None:
         st.markdown(":material/warning: **A bound:** no instance can exceed it. Measure one before buying.")
         low, likely, high = (_gpus(plan["estimate"]["gpus"][case]) for case in ("low", "likely", "high"))
         st.markdown(f"**Expected:** {likely} GPUs ({low} to {high}), at the shares of the peaks that engines reach.")
+    for doubt in plan["doubts"]:
+        st.markdown(f":material/warning: {literal(doubt)}.")
     if plan["model"]["note"]:
         st.caption(literal(plan["model"]["note"]))
     st.markdown("### The working")
