@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kvitals.app.lookups import Lookups
+from kvitals.diagnoser.sizing.quantity import several
 from kvitals.kvcache.prefix_lru import dense_codes
 from kvitals.kvcache.sampling import MIN_ROOM
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow
@@ -23,6 +24,8 @@ from kvitals.ui.formats import bar, short
 PER_OCTAVE = 8
 MOST_LINES = 12
 WIDTH = 32
+SHARES = (0.5, 0.9)
+"""Of the attainable rate: for these a size is named."""
 
 
 def run(subject: Lookups, args: argparse.Namespace) -> int:
@@ -81,25 +84,26 @@ def _enough(rows: Sequence[ReplayRow], of: Lookups) -> list[str]:
         return ["No prompt begins like an earlier prompt, so no cache would have a hit."]
     sizes = [row for row in rows if row.capacity_blocks is not None]
     told = []
-    for share in (0.5, 0.9):
+    for share in SHARES:
         least = next((row.capacity_blocks for row in sizes if row.token_hit_rate >= share * attainable), None)
         if least is not None:
-            tokens = short(least * of.accesses.block_size)
-            told.append(
-                f"{share:.0%} of the attainable rate ({attainable:.2%}) needs about {least:,} blocks, {tokens} tokens."
-            )
+            size = f"{several(least, 'block')}, {short(least * of.accesses.block_size)} tokens"
+            told.append(f"{share:.0%} of the attainable rate ({attainable:.2%}) needs about {size}.")
     told += [
-        f"Today's {row.capacity_blocks:,} blocks reach {floored_percent(row.token_hit_rate / attainable)} of "
-        f"the attainable rate."
+        f"Today's {several(row.capacity_blocks, 'block')} reach "
+        f"{percent_short_of(row.token_hit_rate / attainable, (*SHARES, 1.0))} of the attainable rate."
         for row in sizes
-        if row.capacity_blocks == of.today
+        if row.capacity_blocks is not None and row.capacity_blocks == of.today
     ]
     return told
 
 
-def floored_percent(share: float) -> str:
-    """A share in percent, rounded down to a tenth: what falls short of a limit is never printed as the limit."""
-    return f"{math.floor(1000 * share + 1e-9) / 10:.1f}%"
+def percent_short_of(share: float, limits: Sequence[float]) -> str:
+    """A share in percent, to a tenth. What falls short of a limit is never printed as the limit."""
+    text = f"{100 * share:.1f}%"
+    if any(share < limit and text == f"{100 * limit:.1f}%" for limit in limits):
+        return f"{math.floor(1000 * share + 1e-9) / 10:.1f}%"
+    return text
 
 
 def _point(row: ReplayRow, of: Lookups) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_the_curve_shows_how_much_is_enough(capsys: pytest.CaptureFixture[str]) 
     assert code == 0
     assert "17.49%  today" in out
     assert "90% of the attainable rate (26.99%) needs about" in out
-    assert "Today's 8,000 blocks reach 64.7% of the attainable rate." in out
+    assert "Today's 8,000 blocks reach 64.8% of the attainable rate." in out
     points = rows_of(capsys, "curve", "--trace", TRACE, "--sample", "0.2", "--seed", "3")
     rates = [point["token_hit_rate"] for point in points]
     assert rates == sorted(rates)

@@ -6,7 +6,7 @@ import pytest
 
 from kvitals.diagnoser.text import render, render_apart
 from kvitals.rules.finding import Coverage
-from kvitals.ui.cli.curve import floored_percent
+from kvitals.ui.cli.curve import SHARES, percent_short_of
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,10 @@ def test_a_value_never_reads_like_a_limit_that_it_is_not(value: float, limit: fl
 
 
 def test_what_falls_short_of_ninety_percent_is_not_printed_as_ninety() -> None:
-    assert floored_percent(0.8965) == "89.6%"
-    assert floored_percent(0.8999) == "89.9%"
-    assert floored_percent(0.9) == "90.0%"
+    """0.8956 was 89.5% here and 89.6% in the finding."""
+    assert percent_short_of(0.8956, SHARES) == "89.6%"
+    assert percent_short_of(0.8999, SHARES) == "89.9%"
+    assert percent_short_of(0.9, SHARES) == "90.0%"
 
 
 def test_outcomes_are_counted_as_judgements_where_they_are_more_than_rules() -> None:
