@@ -23,6 +23,7 @@ from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules import catalogue
 from kvitals.rules.expressions import expression
 from kvitals.rules.model import SCOPES
+from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.types import Floats
 
 MINUTE = 60.0
@@ -139,8 +140,8 @@ def observe_load(of: TimeseriesSource, chosen: Setup) -> ObservedLoad:
     found = ObservedLoad(source=of.name, peak=float(np.quantile(rate, PEAK)), mean=float(rate.mean()))
     found.days = of.end - of.start >= DAY_SECONDS * 0.9
     seconds = f"{max(1, round(of.end - of.start))}s"
-    found.prompt = _lengths(of, "kvitals_request_prompt_tokens", seconds)
-    found.output = _lengths(of, "kvitals_request_generation_tokens", seconds)
+    found.prompt = _lengths(of, "kvitals_request_prompt_tokens", seconds, "--prompt")
+    found.output = _lengths(of, "kvitals_request_generation_tokens", seconds, "--answer")
     hits, queries = (f"sum(increase(kvitals_prefix_{what}_tokens_total[{seconds}]))" for what in ("hit", "query"))
     found.cached = _value(of, f"{hits} / {queries}")
     found.tensor = int(_value(of, 'max(kvitals_engine_fact{fact="tensor_parallel"})') or 0)
@@ -178,14 +179,28 @@ def _carried(found: ObservedLoad, several: list[Steps], objectives: Mapping[str,
         )
 
 
-def _lengths(of: TimeseriesSource, family: str, seconds: str) -> Lengths | None:
+def _lengths(of: TimeseriesSource, family: str, seconds: str, option: str) -> Lengths | None:
     mean = _value(of, f"sum(increase({family}_sum[{seconds}])) / sum(increase({family}_count[{seconds}]))")
     tails = [
         _value(of, f"histogram_quantile({q}, sum by (le) (increase({family}_bucket[{seconds}])))") for q in (0.95, 0.99)
     ]
     if mean is None or tails[0] is None or tails[1] is None:
         return None
-    return Lengths(mean, max(tails[0], mean), max(tails[1], mean))
+    low, high = _bucket(of, f"sum by (le) (increase({family}_bucket[{seconds}]))")
+    note = f"interpolated in histogram buckets: p95 is from {low:,.0f} to {high:,.0f}; {option} sets it"
+    return Lengths(mean, max(tails[0], mean), max(tails[1], mean), note)
+
+
+def _bucket(of: TimeseriesSource, text: str) -> tuple[float, float]:
+    """The bounds of the bucket of the quantile `PEAK`."""
+    counts = {
+        bound: float(one.values[-1])
+        for one in of.ask(expression(text), of.end, of.end, 1.0)
+        if (bound := bucket_bound(one.labels.get("le", ""))) is not None
+    }
+    bounds = sorted(counts)
+    at = next((i for i, bound in enumerate(bounds) if counts[bound] >= PEAK * counts[bounds[-1]]), 0)
+    return (bounds[at - 1] if at else 0.0), bounds[at]
 
 
 def _value(of: TimeseriesSource, text: str) -> float | None:

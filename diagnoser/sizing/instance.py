@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kvitals.diagnoser.sizing import memory
 from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, MemoryBudget, Shares
-from kvitals.diagnoser.sizing.quantity import seconds
+from kvitals.diagnoser.sizing.quantity import seconds, several
 from kvitals.diagnoser.sizing.roofline import Machine, PrefillBeside, prefill_flops, prefill_seconds, step_seconds
 from kvitals.diagnoser.sizing.workload import Workload
 from kvitals.rules.catalogue import Gpu, Model
@@ -87,7 +87,10 @@ def instance(
     rate = batch / (_prefill(machine, of) + of.output.mean * itl)
     why = _lacks(room, holds, least, batch, itl, ttft, of)
     if slots < least and not why[0]:
-        why = f"{slots} requests run at a time (--max-num-seqs), of {least} to hold", ("a larger --max-num-seqs",)
+        why = (
+            f"{several(slots, 'request')} at a time (--max-num-seqs), of {least:,} to hold",
+            ("a larger --max-num-seqs",),
+        )
     return Instance(machine, room, holds, batch, rate, itl, ttft, *why)
 
 
@@ -126,7 +129,7 @@ def _lacks(
     if room.room <= 0:
         return "the weights do not fit", (SMALLER_WEIGHTS,)
     if holds < least:
-        why = f"room for {holds} of {least} sequences of {of.longest:,.0f} tokens"
+        why = f"room for {holds:,} of {several(least, 'sequence')} of {of.longest:,.0f} tokens"
         return why, ("smaller keys and values (--kv fp8)", SHORTER_PROMPTS, *(("a smaller --hold",) * (least > 1)))
     if batch < 1:
         why = f"a token takes {seconds(itl)} even with one request, above the objective"

@@ -42,7 +42,7 @@ def workload(of: SizingPlan) -> SizingStep:
 def _lengths(name: str, of: Lengths) -> tuple[SizingLine, SizingLine]:
     tails = f"{number(of.p95)} and {number(of.p99)} tokens"
     return SizingLine(f"{name}, mean", of.mean, "tokens", ""), SizingLine(
-        f"{name}, p95 and p99", of.p95, "tokens", "", tails
+        f"{name}, p95 and p99", of.p95, "tokens", of.note, tails
     )
 
 
@@ -101,7 +101,7 @@ def floor(of: SizingPlan) -> SizingStep:
     total = weights + active + adapters.total + each * into.least
     usable = into.gpu.hbm * (1 - shares.overhead)
     by_bytes = math.ceil(total / usable)
-    window = f"; {model.sliding} layers stop at {model.window}" if model.sliding else ""
+    window = f"; {model.sliding} layers stop at {model.window:,}" if model.sliding else ""
     loaded = (SizingLine("adapters", adapters.total, "bytes", f"{adapters.most} at a time x {size(adapters.bytes)}"),)
     recurrent = (
         SizingLine(
@@ -117,7 +117,7 @@ def floor(of: SizingPlan) -> SizingStep:
             "KV of a sequence", each, "bytes", f"{number(load.longest)} tokens, p95 prompt and p95 answer{window}"
         ),
         *(recurrent if model.state else ()),
-        SizingLine("KV in all", each * into.least, "bytes", f"x {into.least} at a time"),
+        SizingLine("KV in all", each * into.least, "bytes", f"x {into.least:,} at a time"),
         *(measured if active else ()),
         *(loaded if adapters.most else ()),
         *(reserved if shares.overhead else ()),
@@ -187,7 +187,7 @@ def _fleet_in(of: SizingPlan, weights: str, cache: str) -> str:
         other = plan(replace(asked, measured=replace(asked.measured, usable=None)))
     except SizingError as error:
         return str(error).partition(": ")[2]
-    return f"the bounds give a fleet of {other.fleet.gpus}: {other.fleet.instances} x {other.chosen.layout}"
+    return f"the bounds give a fleet of {other.fleet.gpus:,}: {other.fleet.instances:,} x {other.chosen.layout}"
 
 
 def layout(of: SizingPlan) -> SizingStep:

@@ -190,13 +190,13 @@ def fleet(of: SizingPlan) -> SizingStep:
     how = f"{number(load.peak)} x {of.inputs.safety:g} / {number(of.usable)} = {number(needed)}, rounded up"
     lines: tuple[SizingLine, ...] = (
         SizingLine("instances", made.instances, "", how),
-        SizingLine("GPUs", made.gpus, "", f"{made.instances} x {made.gpus_each}"),
+        SizingLine("GPUs", made.gpus, "", f"{made.instances:,} x {made.gpus_each}"),
     )
     told = f"{several(made.instances, 'instance')} of {of.chosen.layout}, {several(made.gpus, 'GPU')}."
     if of.estimate is not None:
         likely = of.estimate.gpus
         lines = (*lines, SizingLine("GPUs, expected", _finite(likely.likely), "", _EXPECTED, format_expected(likely)))
-        told += f" Expected: {format_expected(likely)} GPUs."
+        told += f" Expected: {format_expected(likely)}."
     return SizingStep("Fleet", lines, f"At least {told}" if of.bound else told)
 
 
@@ -205,11 +205,16 @@ def _finite(value: float) -> float | None:
 
 
 def format_expected(gpus: Interval) -> str:
-    """`6 (4 to 9)`; where no layout serves in a case, that is said."""
-    low, likely, high = (
-        number(one) if math.isfinite(one) else "none serves" for one in (gpus.low, gpus.likely, gpus.high)
-    )
-    return f"{likely} ({low} to {high})"
+    """`6 GPUs (4 to 9)`; where no layout serves in a case, that is said."""
+    if not math.isfinite(gpus.low):
+        return "no layout serves at the shares of the peaks that engines reach"
+    best = several(round(gpus.low), "GPU")
+    if not math.isfinite(gpus.likely):
+        return f"no layout serves at the likely shares of the peaks, {best} at the best"
+    likely = several(round(gpus.likely), "GPU")
+    if not math.isfinite(gpus.high):
+        return f"{likely}, {best} at the best shares of the peaks; no layout serves at the lowest"
+    return f"{likely} ({gpus.low:,.0f} to {gpus.high:,.0f})"
 
 
 def money(of: SizingPlan) -> SizingStep:
@@ -222,7 +227,7 @@ def money(of: SizingPlan) -> SizingStep:
     when = "on average" if load.mean else "at constant peak load; with a mean rate a token costs more"
     lines = (
         SizingLine("a GPU-hour", of.price, "usd", _priced(of)),
-        SizingLine("an hour", of.usd_per_hour, "usd", f"x {gpus} GPUs"),
+        SizingLine("an hour", of.usd_per_hour, "usd", f"x {several(gpus, 'GPU')}"),
         SizingLine("a year", of.usd_per_hour * HOURS_A_YEAR, "usd", f"x {HOURS_A_YEAR:,} hours"),
         SizingLine("1M tokens made", usd_per_million(of.price, gpus, made), "usd", f"{number(made)} tokens/s {when}"),
         SizingLine(

@@ -10,11 +10,13 @@ LONG_PROMPT, LONG_OUTPUT = 2000, 500
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens. p95, p99: at least the mean where they are not known."""
+    """Tokens. p95, p99: at least the mean where they are not known. note: how these two were come by, empty where they
+    are exact."""
 
     mean: float
     p95: float
     p99: float
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -229,12 +229,12 @@ def _show_step(step: SizingStep, console: Console) -> None:
 def _verdict(made: SizingPlan) -> str:
     least = "At least " if made.bound else ""
     instances = several(made.fleet.instances, "instance")
-    gpus = f"{made.fleet.gpus} {made.inputs.gpu.name}: {instances} of {made.chosen.layout}"
+    gpus = f"{made.fleet.gpus:,} {made.inputs.gpu.name}: {instances} of {made.chosen.layout}"
     money = "" if made.usd_per_hour is None else f", {usd(made.usd_per_hour)} an hour"
     if made.estimate is None:
         return f"{least}{gpus}{money}."
     likely = format_expected(made.estimate.gpus)
-    return f"{least}{gpus}{money}. Expected: {likely} GPUs. Measure one instance before buying."
+    return f"{least}{gpus}{money}. Expected: {likely}. Measure one instance before buying."
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ def _compared(base: Inputs, priced: _ForGpu) -> tuple[SizingPlan, _Comparison]:
             continue
         good.append(one)
         money = "" if one.usd_per_hour is None else usd(one.usd_per_hour)
-        table.add_row(gpu.name, str(one.chosen.layout), f"{one.fleet.instances}", f"{one.fleet.gpus}", money)
+        table.add_row(gpu.name, str(one.chosen.layout), f"{one.fleet.instances:,}", f"{one.fleet.gpus:,}", money)
     if not good:
         raise _nothing(base, failed)
     best = min(good, key=lambda one: (one.usd_per_hour is None, one.usd_per_hour or 0.0, one.fleet.gpus))
@@ -525,7 +525,7 @@ def _estimate(made: SizingPlan) -> dict[str, Any] | None:
     if (found := made.estimate) is None:
         return None
     several = {"gpus": found.gpus, "kv_bytes_per_gpu": found.room, "requests_per_second": found.rate}
-    return {
+    return {"text": format_expected(found.gpus)} | {
         name: {case: value if math.isfinite(value) else None for case, value in asdict(of).items()}
         for name, of in several.items()
     }

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvitals.diagnoser.sizing.estimate import Interval
 from kvitals.diagnoser.sizing.memory import precision
 from kvitals.diagnoser.sizing.plan import INPUT_BOUNDS, Inputs, SizingError, plan
 from kvitals.diagnoser.sizing.working import steps
+from kvitals.diagnoser.sizing.working_serve import format_expected
 from kvitals.diagnoser.sizing.workload import Lengths, Workload
 from kvitals.rules import catalogue
 from kvitals.ui.cli.main import main
@@ -135,7 +138,7 @@ HUGE = ("--model", "Meta-Llama-3.1-405B", "--peak", "2", "--answer", "300")
         (("--prompt", "2000", "--tp", "1"), "the weights do not fit", "more GPUs (--tp, --pp)"),
         (
             ("--prompt", "20000000", "--max-model-len", "30M"),
-            "H100 NVL 94GB: TP2 x PP16, room for 0 of 1 sequences",
+            "H100 NVL 94GB: TP2 x PP16, room for 0 of 1 sequence of",
             "shorter prompts",
         ),
         (("--prompt", "2000", "--tp", "3"), "its 128 heads and 8 KV heads cannot be divided that way", ""),
@@ -315,7 +318,7 @@ FP8 = (*LLAMA, *LOAD, "--weights", "fp8")
         (("--prompt", "2000", "--max-model-len", "1k"), "more than its context of 1,000"),
         (("--kv", "nvfp4"), "H100 SXM5 80GB has no FP4 units, which nvfp4 KV needs; use --kv fp8"),
         (("--gpu", "MI355X", "--weights", "nvfp4"), "MI355X does not support nvfp4; use mxfp4 or fp8"),
-        (("--hold", "8", "--max-num-seqs", "4"), "4 requests run at a time (--max-num-seqs), of 8 to hold"),
+        (("--hold", "8", "--max-num-seqs", "4"), "4 requests at a time (--max-num-seqs), of 8 to hold"),
         (("--max-num-seqs", "4096", "--max-num-batched-tokens", "512"), "so vLLM does not start"),
         (("--front-end", "40"), "write --front-end with its unit, such as 40ms"),
         (("--batch", "--slo", "ttft=2s"), "nobody waits for a batch, so it has no objectives"),
@@ -377,3 +380,34 @@ def test_a_config_states_the_context(capsys: pytest.CaptureFixture[str], tmp_pat
     code, _, err = run(capsys, "--model-config", str(path), "--gpu", "H100 SXM", *LOAD)
     assert code == 2
     assert "more than its context of 800" in err
+
+
+def test_lengths_from_buckets_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """All prompts have 288 tokens; their p95 was 485, without a word."""
+    source = str(ROOT / "app" / "demo" / "few_slots.kvcap")
+    found = document(capsys, source, "--model", "Llama 3.1 8B", "--gpu", "H100 SXM")
+    prompt = line(found, 1, "prompt, p95")
+    assert prompt["value"] > 480
+    assert "interpolated in histogram buckets: p95 is from 200 to 500" in prompt["how"]
+    assert line(document(capsys, *FP8), 1, "prompt, p95")["how"] == ""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "text"),
+    [
+        (Interval(4, 6, 9), "6 GPUs (4 to 9)"),
+        (Interval(1, 1, 12345), "1 GPU (1 to 12,345)"),
+        (Interval(4, 6, math.inf), "6 GPUs, 4 GPUs at the best shares of the peaks; no layout serves at the lowest"),
+        (Interval(18, math.inf, math.inf), "no layout serves at the likely shares of the peaks, 18 GPUs at the best"),
+        (Interval(math.inf, math.inf, math.inf), "no layout serves at the shares of the peaks that engines reach"),
+    ],
+)
+def test_what_is_expected_is_a_sentence_in_each_case(gpus: Interval, text: str) -> None:
+    assert format_expected(gpus) == text
+
+
+def test_counts_have_their_separators_and_number(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, *FP8, "--peak", "100k")
+    assert "At least 12,584 H100 SXM5 80GB: 6,292 instances of TP2" in out
+    _, out, _ = run(capsys, *LLAMA, "--weights", "fp8", "--peak", "0.1", "--prompt", "500", "--answer", "50")
+    assert "x 1 GPU\n" in out

@@ -107,10 +107,6 @@ def _texts(fields: Any) -> list[str]:
     return options
 
 
-def _gpus(value: float | None) -> str:
-    return "none serves" if value is None else f"{value:,.0f}"
-
-
 def _plan(plan: Mapping[str, Any], options: tuple[str, ...]) -> None:
     layout = plan["layout"]
     cost = plan["usd_per_hour"]
@@ -130,8 +126,7 @@ def _plan(plan: Mapping[str, Any], options: tuple[str, ...]) -> None:
     )
     if plan["bound"]:
         st.markdown(":material/warning: **A bound:** no instance can exceed it. Measure one before buying.")
-        low, likely, high = (_gpus(plan["estimate"]["gpus"][case]) for case in ("low", "likely", "high"))
-        st.markdown(f"**Expected:** {likely} GPUs ({low} to {high}), at the shares of the peaks that engines reach.")
+        st.markdown(f"**Expected:** {literal(plan['estimate']['text'])}. It uses the shares that engines reach.")
     for doubt in plan["doubts"]:
         st.markdown(f":material/warning: {literal(doubt)}.")
     if plan["model"]["note"]:
