@@ -11,10 +11,11 @@ import numpy as np
 from kvitals.agent import objectives as promised
 from kvitals.app.pipeline import Setup
 from kvitals.app.timeseries_sources import TimeseriesSource
-from kvitals.app.trace_files import doubt_of_times, read_trace
+from kvitals.app.trace_files import SHORT_SECONDS, doubt_of_times, duration_text, read_trace
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.change_effect import latest_changes
 from kvitals.diagnoser.operating_point import Limit, operating_point
+from kvitals.diagnoser.sizing.quantity import several
 from kvitals.diagnoser.sizing.workload import Lengths
 from kvitals.diagnoser.steps import Steps, gather, step_of
 from kvitals.kvcache.accesses import Accesses
@@ -22,7 +23,6 @@ from kvitals.kvcache.traces.request import TraceError
 from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules import catalogue
 from kvitals.rules.expressions import expression
-from kvitals.rules.model import SCOPES
 from kvitals.series.bucket_bound import bucket_bound
 from kvitals.series.types import Floats
 
@@ -30,7 +30,7 @@ MINUTE = 60.0
 PEAK = 0.95
 """Of minutes, or of steps: the rate that is sized for."""
 DAY_SECONDS = 86400.0
-_BY = ", ".join(SCOPES["engine"])
+CAPACITY_SEEN = "one instance has the capacity that these engines reached within their objective, on their hardware"
 
 
 class SourceError(ValueError):
@@ -40,7 +40,8 @@ class SourceError(ValueError):
 @dataclass
 class ObservedLoad:
     """What is known; None where it is not. peak, mean: requests a second of all engines together. usable, c_max: of
-    one engine, at its objective. days: it was watched for a day and more. doubts: what the user should know."""
+    one engine, at its objective. days: it was watched for a day and more; short: why its peak is that of a short time,
+    empty where it is not. doubts: what the user should know."""
 
     source: str = ""
     peak: float | None = None
@@ -54,6 +55,7 @@ class ObservedLoad:
     model: str = ""
     tensor: int = 0
     days: bool = False
+    short: str = ""
     doubts: list[str] = field(default_factory=list)
 
 
@@ -69,7 +71,8 @@ def without_rates_of_another_model(found: ObservedLoad, model: str) -> ObservedL
         f"the measured {found.usable:.3g} requests/s per engine are of its model {found.model} on its hardware, so they"
         f" do not size {model}. If both are the same, give --usable-rate {found.usable:.3g}"
     )
-    return replace(found, usable=None, c_max=None, littles_gap=None, tensor=0, doubts=[doubt])
+    others = [one for one in found.doubts if one != CAPACITY_SEEN]
+    return replace(found, usable=None, c_max=None, littles_gap=None, tensor=0, doubts=[*others, doubt])
 
 
 def of_trace(path: Path) -> ObservedLoad:
@@ -133,12 +136,18 @@ def observe_load(of: TimeseriesSource, chosen: Setup) -> ObservedLoad:
     """The workload of all engines of a course together, and what one of them was seen to carry. Raises SourceError."""
     step = step_of(of.gap)
     start, end = steps.whole_steps(of.start, of.end, step)
-    several = gather(of.ask, start, end, step)
-    rate = _together(several)
+    engines = gather(of.ask, start, end, step)
+    rate = _together(engines)
     if rate is None:
         raise SourceError(f"{of.name}: no engine there reports its finished requests")
     found = ObservedLoad(source=of.name, peak=float(np.quantile(rate, PEAK)), mean=float(rate.mean()))
-    found.days = of.end - of.start >= DAY_SECONDS * 0.9
+    covered = len(rate) * step
+    found.days = covered >= DAY_SECONDS * 0.9
+    if covered < SHORT_SECONDS:
+        found.short = (
+            f"{of.name}: its request rates cover only {duration_text(covered)}, in {several(len(rate), 'step')}; the"
+            " peak of a day can be higher: name a longer time, or give --peak"
+        )
     seconds = f"{max(1, round(of.end - of.start))}s"
     found.prompt = _lengths(of, "kvitals_request_prompt_tokens", seconds, "--prompt")
     found.output = _lengths(of, "kvitals_request_generation_tokens", seconds, "--answer")
@@ -147,26 +156,26 @@ def observe_load(of: TimeseriesSource, chosen: Setup) -> ObservedLoad:
     found.tensor = int(_value(of, 'max(kvitals_engine_fact{fact="tensor_parallel"})') or 0)
     found.model = _model(of)
     changed = latest_changes(of.ask, start, end, step)
-    now = [steps.steps_after(one, changed[one.entity].first) if one.entity in changed else one for one in several]
+    now = [steps.steps_after(one, changed[one.entity].first) if one.entity in changed else one for one in engines]
     _carried(found, now, {one.name: one.seconds for one in promised.general(chosen.config, chosen.slo_sources)}, of)
     return found
 
 
-def _together(several: list[Steps]) -> Floats | None:
+def _together(engines: list[Steps]) -> Floats | None:
     """Requests that finished a second in each step, of all engines."""
     sums: dict[float, float] = {}
-    for one in several:
+    for one in engines:
         for t, value in zip(one.times.tolist(), one.requests.tolist(), strict=True):
             if value == value:
                 sums[round(t, 3)] = sums.get(round(t, 3), 0.0) + value
     return np.array(list(sums.values())) if sums and max(sums.values()) > 0 else None
 
 
-def _carried(found: ObservedLoad, several: list[Steps], objectives: Mapping[str, float], of: TimeseriesSource) -> None:
+def _carried(found: ObservedLoad, engines: list[Steps], objectives: Mapping[str, float], of: TimeseriesSource) -> None:
     """What one engine carried at its objective: the least of all engines that passed theirs."""
     told = steps.objectives(of.ask, of.end)
     best: Limit | None = None
-    for one in several:
+    for one in engines:
         own = told.get(one.entity, {})
         point = operating_point(one, {name: own.get(name, objectives[name]) for name in steps.OBJECTIVES})
         for limit in point.limits:
@@ -174,9 +183,7 @@ def _carried(found: ObservedLoad, several: list[Steps], objectives: Mapping[str,
                 best, found.littles_gap = limit, point.littles_gap
     if best is not None and best.concurrency is not None:
         found.usable, found.c_max = best.requests, best.concurrency.value
-        found.doubts.append(
-            "one instance has the capacity that these engines reached within their objective, on their hardware"
-        )
+        found.doubts.append(CAPACITY_SEEN)
 
 
 def _lengths(of: TimeseriesSource, family: str, seconds: str, option: str) -> Lengths | None:

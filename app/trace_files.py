@@ -28,14 +28,18 @@ def read_trace(path: Path, block_size: int | None = None) -> Trace:
         raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
+def duration_text(seconds: float) -> str:
+    """`8.5 min`, `3.6 s`."""
+    return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.3g} s"
+
+
 def doubt_of_times(of: Trace) -> str:
     """Why the times of a trace may be in another unit than they are read in; empty where nothing suggests that."""
     lasted = float(of.accesses.time[-1] - of.accesses.time[0])
     if of.facts.time_unit == "none" or len(of.accesses) < 2 or lasted >= SHORT_SECONDS:
         return ""
-    length = f"{lasted / 60:.1f} min" if lasted >= 60 else f"{lasted:.3g} s"
-    unit = of.facts.time_unit
+    unit, count = of.facts.time_unit, len(of.accesses)
     return (
-        f"the {len(of.accesses):,} requests of the trace cover only {length}, with its times read as {unit}: if the "
-        f"file has another unit, the rates are wrong; write its times as {unit}"
+        f"the {count:,} requests of the trace cover only {duration_text(lasted)}, with its times read as {unit}: if "
+        f"the file has another unit, the rates are wrong; write its times as {unit}"
     )

@@ -338,6 +338,8 @@ def _inputs(args: argparse.Namespace, found: ObservedLoad, model: Model, chosen:
         itl=math.inf if args.batch else slo.itl_p99_seconds,
         source=found.source if args.peak is None and found.source else "as given",
     )
+    if found.short and args.peak is None:
+        found.doubts.append(found.short)
     if args.batch and args.slo:
         raise UsageError("--batch with --slo: nobody waits for a batch, so it has no objectives; omit one of them")
     if args.usable_rate is not None and (args.max_num_batched_tokens or args.gpu_memory_utilization):

@@ -411,3 +411,12 @@ def test_counts_have_their_separators_and_number(capsys: pytest.CaptureFixture[s
     assert "At least 12,584 H100 SXM5 80GB: 6,292 instances of TP2" in out
     _, out, _ = run(capsys, *LLAMA, "--weights", "fp8", "--peak", "0.1", "--prompt", "500", "--answer", "50")
     assert "x 1 GPU\n" in out
+
+
+def test_a_short_source_has_no_peak_of_a_day(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a short trace; and what another model carried does not hide it."""
+    source = str(ROOT / "app" / "demo" / "few_slots.kvcap")
+    sized = (source, "--model", "Llama 3.1 8B", "--gpu", "H100 SXM")
+    doubts = " ".join(document(capsys, *sized)["doubts"])
+    assert "its request rates cover only 1.9 min, in 23 steps" in doubts and "of its model tiny" in doubts
+    assert "cover only" not in " ".join(document(capsys, *sized, "--peak", "20")["doubts"])
