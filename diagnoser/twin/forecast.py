@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from kvitals.diagnoser.sizing.quantity import several
 from kvitals.diagnoser.twin.intervals import BucketCounts, ScrapeIntervals
 from kvitals.diagnoser.twin.scheduler import SchedulerSettings, SimulatedRun, simulate
 from kvitals.diagnoser.twin.settings import (
@@ -213,7 +212,7 @@ def _notes(
     if independent is None:
         return
     held = 0 if independent.has_chains else max(round(float(np.nan_to_num(of.period.present[0]))), 0)
-    queue = f", {several(held, 'request')} already in the engine at the start included" if held else ""
+    queue = f", {held:,} request{'s' * (held != 1)} already in the engine at the start included" if held else ""
     yield (
         f"{independent.requests_per_second:.3g} requests/s arrive{queue}: no more than these finish with any setting."
         " The range includes later times with other arrivals"
