@@ -306,7 +306,7 @@ def _setting(lever: Lever, system: str, version: str) -> str:
     """The first flag of a lever in a version, with its value where it is a text."""
     for setting in lever.settings:
         if setting.system == system and in_range(version, setting.versions):
-            return f"{setting.flag} {setting.value}".strip()
+            return f"{setting.flag} {setting.value_text}".strip()
     return ""
 
 

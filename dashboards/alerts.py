@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvitals.dashboards.alerts_burn import OBJECTIVES, burn_alerts, several_late
-from kvitals.dashboards.alerts_conditions import expression, positive, undecidable, unless_harmless
+from kvitals.dashboards.alerts_conditions import (
+    expression,
+    positive,
+    proven_or_lasting,
+    undecidable,
+    unless_harmless,
+)
 from kvitals.dashboards.alerts_guards import guards, watched_engines
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import description, links, summary
@@ -64,7 +70,12 @@ class CannotTellError(Exception):
 
 def alert(rule: Rule, knowledge: Knowledge, recorded: RecordingRules, options: Options) -> dict[str, Any]:
     """One rule as an alert. Raises CannotTellError."""
-    guards_of_rule = (several_late(rule, options), watched_engines(rule, knowledge), unless_harmless(rule, knowledge))
+    guards_of_rule = (
+        several_late(rule, options),
+        proven_or_lasting(rule),
+        watched_engines(rule, knowledge),
+        unless_harmless(rule, knowledge),
+    )
     kept_to = [guard for guard in guards_of_rule if guard]
     text = expression(rule, options)
     text = "\n".join([f"(\n{indent_text(text)}\n)", *kept_to]) if kept_to else text

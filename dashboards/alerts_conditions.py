@@ -13,11 +13,13 @@ from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.parsed import parse_once
 from kvitals.dashboards.recording_rules import indent_text
 from kvitals.diagnoser.evaluator import TRAFFIC
+from kvitals.diagnoser.judgement import seconds
 from kvitals.rules.condition import Comparison, Condition, parse_condition
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters, signal_names
 from kvitals.rules.model import SCOPES, Rule
 from kvitals.series.promql import Binary, Expr, expand
+from kvitals.series.promql.rewrite import shift
 
 _INVERSE = {">": "<=", "<": ">=", ">=": "<", "<=": ">", "==": "!=", "!=": "=="}
 
@@ -68,6 +70,21 @@ def unless_harmless(rule: Rule, knowledge: Knowledge) -> str:
     if all(any(_elsewhere(symptom, rule)) for symptom in symptoms):
         kept.append(f"({f' or {on} '.join(clear)})")
     return f"unless {on}\n(\n{indent_text(f'{chr(10)}and {on} '.join(kept))}\n)"
+
+
+def proven_or_lasting(rule: Rule) -> str:
+    """What keeps an alert to where the figures prove it or it was true for long enough: `for` is the shorter time."""
+    if seconds(rule.unproven_for) <= seconds(rule.for_):
+        return ""
+    scope = ", ".join(SCOPES[rule.scope])
+    earlier = shift(positive(parse_condition(expand(rule.when, parameters(rule)))), seconds(rule.unproven_for))
+    either = [
+        f"({_condition(rule, rule.proven_when)})",
+        f"({earlier})",
+        f'group by ({scope}) (ALERTS{{alertname="{rule.slug}", alertstate="firing"}})',  # until it leaves
+    ]
+    whole = f"\nor on ({scope}) ".join(either)
+    return f"and on ({scope})\n(\n{indent_text(whole)}\n)"
 
 
 def _elsewhere(symptom: Rule, cause: Rule) -> Iterator[str]:

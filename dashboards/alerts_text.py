@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 from kvitals.dashboards.alerts_options import Options
-from kvitals.diagnoser.text import fill
-from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters
+from kvitals.diagnoser.text import fill, sentences
+from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, Knowledge, parameters
 from kvitals.rules.model import SCOPES, Rule, Scope
 from kvitals.series.promql import expand
 
@@ -27,6 +28,7 @@ _AS = {
     "count": "{{ . | first | value | humanize }}",
     "bytes": "{{ . | first | value | humanize1024 }}B",
 }
+_BRACKETS = re.compile(r"( \([^()]*\))")
 _WHOSE = {"engine": "engine", "node": "node", "pool": "pool", "fleet": "cluster"}
 
 
@@ -42,7 +44,8 @@ def entity(scope: Scope) -> str:
 
 
 def description(rule: Rule, knowledge: Knowledge) -> str:
-    """The conclusion; a number that is not there is `unknown`."""
+    """The conclusion. A number that is not there is `unknown` in the first sentence; brackets and later sentences are
+    left out without theirs, as in a verdict."""
     values = parameters(rule)
 
     def number(name: str) -> str:
@@ -52,17 +55,40 @@ def description(rule: Rule, knowledge: Knowledge) -> str:
             return _who(name, rule)
         return signal_value(name, rule.scope, knowledge)
 
-    return " ".join(fill(rule.conclusion, number).split())
+    def told(template: str) -> str:
+        """A sentence, with what it has in brackets where that is known."""
+        parts = _BRACKETS.split(template)  # every other one is in brackets
+        filled = [fill(part, number) for part in parts]
+        filled[1::2] = [_where_known(part, filled[i], rule, knowledge) for i, part in enumerate(parts) if i % 2]
+        return "".join(filled)
+
+    first, *more = sentences(" ".join(rule.conclusion.split()))
+    rest = [_where_known(_BRACKETS.sub("", one), f" {told(one)}", rule, knowledge) for one in more]
+    return told(first) + "".join(rest)
+
+
+def _where_known(template: str, text: str, rule: Rule, knowledge: Knowledge) -> str:
+    """A text, where the signals that its template names have values."""
+    for name in dict.fromkeys(PLACEHOLDER.findall(template)):
+        if name in knowledge.signals and name not in rule.who:
+            text = f"{{{{ if {_query(name, rule.scope, knowledge)} }}}}{text}{{{{ end }}}}"
+    return text
 
 
 def signal_value(name: str, scope: Scope, knowledge: Knowledge) -> str:
     """The recorded value of a signal for the alert's entity, with its unit."""
+    unit = knowledge.signals[name].unit
+    shown = _AS.get(unit, f"{_AS['count']} {unit}")
+    return f"{{{{ with {_query(name, scope, knowledge)} }}}}{shown}{{{{ else }}}}unknown{{{{ end }}}}"
+
+
+def _query(name: str, scope: Scope, knowledge: Knowledge) -> str:
+    """What asks for the recorded value of a signal for the alert's entity."""
     signal = knowledge.signals[name]
     shared = [label for label in SCOPES[scope] if label in SCOPES[signal.scope]]
     matchers = ",".join(f"{label}=%q" for label in shared)
-    asked = f'printf "{SIGNAL_PREFIX}{name}{{{matchers}}}" ' + " ".join(f"$labels.{label}" for label in shared)
-    shown = _AS.get(signal.unit, f"{_AS['count']} {signal.unit}")
-    return f"{{{{ with {asked} | query }}}}{shown}{{{{ else }}}}unknown{{{{ end }}}}"
+    labels = " ".join(f"$labels.{label}" for label in shared)
+    return f'printf "{SIGNAL_PREFIX}{name}{{{matchers}}}" {labels} | query'
 
 
 def _who(label: str, rule: Rule) -> str:

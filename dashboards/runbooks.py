@@ -145,7 +145,11 @@ def _condition(rule: Rule) -> Iterator[str]:
     yield from ("## The condition", "", "```promql", rule.when.strip(), "```", "")
     if rule.clear:
         yield from ("Once it has fired, it continues while this holds:", "", "```promql", rule.clear.strip(), "```", "")
-    yield f"Evaluated for each {rule.scope}: fires after {rule.for_} and stays for {rule.keep} after it was last true."
+    unproven = f", or {rule.unproven_for} if the figures do not prove it," if rule.unproven_for != "0s" else ""
+    yield (
+        f"Evaluated for each {rule.scope}: fires after {rule.for_}{unproven} and stays for {rule.keep} after it was "
+        "last true."
+    )
     yield ""
     if rule.params:
         yield from (f"- `${name}` = {param.default:g}: {param.why}" for name, param in rule.params.items())
@@ -196,7 +200,7 @@ def _settings(lever: Lever) -> Iterator[str]:
 
 
 def _value(setting: SystemSetting) -> str:
-    return f", {_line(setting.value)}" if setting.value else ""
+    return f", {_line(setting.value_text)}" if setting.value else ""
 
 
 def _related(rule: Rule, knowledge: Knowledge) -> Iterator[str]:

@@ -12,12 +12,13 @@ import msgspec
 
 from kvitals.diagnoser import short_window
 from kvitals.diagnoser.entities import ENTITIES, IN_FRONT, INFO, NOTHING_KNOWN, Entities, not_for
-from kvitals.diagnoser.judgement import Judgement, Memory, seconds
+from kvitals.diagnoser.judgement import Judgement, Memory, needed_duration, seconds
 from kvitals.diagnoser.kleene import Values, Verdict, decide, truths
 from kvitals.diagnoser.late_requests import HISTOGRAMS, late_engines
+from kvitals.diagnoser.quiet import REFUSALS, quiet_engines, quiet_entities
 from kvitals.diagnoser.reasons import describe_false, describe_true, missing_signals, signals_in
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
-from kvitals.diagnoser.text import plain, render
+from kvitals.diagnoser.text import clock_text, plain, render
 from kvitals.rules.condition import Comparison, Condition, alternatives, comparisons, parse_condition
 from kvitals.rules.engine_map import find_map, told_by_programs
 from kvitals.rules.expressions import expression
@@ -87,6 +88,8 @@ class Judge:
     _pairs_of: dict[str, _Pairs] = field(default_factory=dict)  # rule code -> while the entities are the same
     _span: EvaluationSpan | None = None  # the moment that is judged
     _values: dict[int, tuple[Values, Values]] = field(default_factory=dict)  # by id of a comparison, at that moment
+    _quiet: Mapping[tuple[Scope, Labels], float] | None = None  # at that moment; None: nobody has asked
+    _suspects: bool = False  # whether what the figures do not prove counts like the rest: windows are compared
     _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
     _since: float | None = None  # the first moment that was judged
     _glance: Judge | None = None  # judges the short window; made when first needed
@@ -213,6 +216,7 @@ class Judge:
             self._glance = Judge(self.knowledge, signals, self.params)
         self._glance.memory.clear()
         self._glance.signals.lent = {}
+        self._glance._suspects = False
         return self._glance
 
     def judge_alone(self, span: EvaluationSpan) -> tuple[Judge, list[Judgement]]:
@@ -222,6 +226,7 @@ class Judge:
         """
         self._short = None
         judge = self._glance_judge()
+        judge._suspects = True
         return judge, judge.judge(replace(span, slow=span.fast, cold=True))
 
     def shown_by(self, judgement: Judgement, span: EvaluationSpan) -> tuple[Moment, EvaluationSpan]:
@@ -247,7 +252,7 @@ class Judge:
     def _judge_rules(self, span: EvaluationSpan) -> list[Judgement]:
         """Every rule for every entity of its scope, by the signals of this moment."""
         self.signals.now.prepare(self._reads())
-        self._span, self._values = span, {}
+        self._span, self._values, self._quiet = span, {}, None
         found: list[Judgement] = []
         self.crashed = {}
         for rule in self.knowledge.rules.values():
@@ -301,9 +306,13 @@ class Judge:
         return self._needs[rule.code]
 
     def asks(self, rule: Rule) -> set[str]:
-        """The signals that a rule's conditions name, to be true and to stay so."""
-        sides = (side for c in self._condition(rule) for found in comparisons(c) for side in (found.left, found.right))
+        """The signals that a rule's conditions name, to be true, to stay so and to be proven."""
+        sides = [side for c in self._condition(rule) for found in comparisons(c) for side in (found.left, found.right)]
+        sides += [self._proof(rule)] if rule.proven_when else []
         return {name for side in sides for name in signal_names(side)}
+
+    def _proof(self, rule: Rule) -> Expr:
+        return expression(expand(rule.proven_when, parameters(rule, self.params.get(rule.code))))
 
     def _at(self, at: float) -> Entities:
         known = self._entities
@@ -468,8 +477,15 @@ class Judge:
         self, rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, span: EvaluationSpan, watched: float
     ) -> Judgement:
         """`watched`: seconds for which there has been a judge of the entity."""
-        at = span.at
-        if verdict.truth:
+        at, quiet = span.at, self._quiet_since(rule, entity, span) if verdict.truth or memory.fired else None
+        proven = not verdict.truth or self._is_proven(rule, entity)
+        at_once = span.cold and proven
+        if quiet is not None and memory.fired:
+            memory.last_true = min(memory.last_true or at, max(quiet, memory.true_since or quiet))
+        if quiet is not None and verdict.truth:
+            if not (memory.fired or at_once):
+                return Judgement(rule, entity, "clear", f"no requests since {clock_text(quiet)}", verdict)
+        elif verdict.truth:
             if memory.true_since is None:
                 memory.true_since = at
                 memory.from_start = self._since is None
@@ -477,27 +493,46 @@ class Judge:
             memory.covered = self._is_covered(rule, entity, memory.true_since)
             held = at - memory.true_since
             # What a window without history showed goes on: it does not end because there is history now.
-            memory.fired = memory.fired or held >= seconds(rule.for_) or (memory.fired_cold and not span.cold)
-            memory.fired_cold = span.cold
-            if not (memory.fired or span.cold):
-                return _too_early(rule, entity, verdict, memory, held, watched)
+            needed = seconds(needed_duration(rule, proven=proven))
+            memory.fired = memory.fired or held >= needed or (memory.fired_cold and not span.cold)
+            memory.fired_cold = at_once
+            if not (memory.fired or at_once):
+                return _too_early(rule, entity, verdict, memory, held, watched, proven=proven)
         elif self._is_kept(rule, entity, memory, at):
             pass  # keeps firing over a short gap
         elif verdict.truth is None and self._may_go_on(memory, span):
             pass
         else:
             memory.true_since, memory.fired, memory.last_true, memory.fired_cold = None, False, None, False
-        if memory.fired or (span.cold and verdict.truth):
+        if memory.fired or (at_once and verdict.truth):
             since = None if span.cold else memory.true_since  # one cold window shows that it is so, not since when
             fired = Judgement(rule, entity, "fired", "", verdict, since, memory.from_start)
-            if verdict.truth:
+            if verdict.truth and quiet is None:
                 self._shown_short.pop(fired.key, None)
                 return fired
             short = self._shown_short.get(fired.key)
-            return msgspec.structs.replace(fired, short=short, last_true=memory.last_true)
+            last = memory.last_true if memory.last_true is not None else quiet
+            return msgspec.structs.replace(fired, short=short, last_true=last)
         if verdict.truth is None:
             return Judgement(rule, entity, "unknown", partial(self.why_unknown, verdict, entity, span), verdict)
         return Judgement(rule, entity, "clear", partial(self.why_false, verdict, entity), verdict)
+
+    def _is_proven(self, rule: Rule, entity: Labels) -> bool:
+        """Whether the figures prove what a rule says of an entity, and do not only suggest it."""
+        if not rule.proven_when or self._suspects:
+            return True
+        proof = self.signals.now.evaluate(self._proof(rule))
+        return not isinstance(proof, float) and entity in self.signals.by_entity(proof, SCOPES[rule.scope])
+
+    def _quiet_since(self, rule: Rule, entity: Labels, span: EvaluationSpan) -> float | None:
+        """Since when an entity has had no requests, where a rule's condition is about these: what the window still
+        shows is of the time before. None: it has some, or its load is not known."""
+        if not rule.applies.traffic or rule.kind not in ("cause", "symptom"):
+            return None
+        if self._quiet is None:
+            metrics = (*self.signals.metrics(TRAFFIC, span), *REFUSALS)
+            self._quiet = quiet_entities(quiet_engines(self.signals, metrics, span), self._at(span.at))
+        return self._quiet.get((rule.scope, entity))
 
     def _may_go_on(self, memory: Memory, span: EvaluationSpan) -> bool:
         """Whether it was true when an agent ended that this one took over from soon after, and this one has not looked
@@ -573,10 +608,14 @@ def _plain(expr: Expr) -> str:
     return ""
 
 
-def _too_early(rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, held: float, watched: float) -> Judgement:
-    """A rule whose condition holds, for less than its `for`. It is clear, but unknown while nobody has watched for as
-    long as `for`: the condition may have held long before. Both in seconds."""
-    reason = f"true for {render(held, 'seconds')}, it counts after {rule.for_}"
-    if watched >= seconds(rule.for_):
-        return Judgement(rule, entity, "clear", reason, verdict, memory.true_since, early=held)
-    return Judgement(rule, entity, "unknown", f"{TOO_EARLY}: {reason}", verdict, memory.true_since, early=held)
+def _too_early(
+    rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, held: float, watched: float, *, proven: bool
+) -> Judgement:
+    """A rule whose condition holds, for less than is needed. It is clear, but unknown while nobody has watched for as
+    long as that: the condition may have held long before. Both in seconds."""
+    needed = needed_duration(rule, proven=proven)
+    reason = f"true for {render(held, 'seconds')}, it counts after {needed}"
+    early = Judgement(rule, entity, "clear", reason, verdict, memory.true_since, early=held, unproven=not proven)
+    if watched >= seconds(needed):
+        return early
+    return msgspec.structs.replace(early, outcome="unknown", why=f"{TOO_EARLY}: {reason}")

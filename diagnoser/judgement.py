@@ -20,6 +20,11 @@ def seconds(duration: str) -> float:
     return float(duration[:-1]) * _SECONDS[duration[-1]]
 
 
+def needed_duration(rule: Rule, *, proven: bool) -> str:
+    """For how long a rule's condition has to hold before it counts."""
+    return rule.for_ if proven else max(rule.for_, rule.unproven_for, key=seconds)
+
+
 class Memory(msgspec.Struct):
     """What is remembered of one rule and one entity between cycles."""
 
@@ -46,6 +51,7 @@ class Judgement(msgspec.Struct, frozen=True):
     since: float | None = None
     since_at_least: bool = False
     early: float | None = None  # seconds for which it has been true, where that is less than `for`
+    unproven: bool = False  # whether the figures leave open if it is so; of what is true for less than is needed
     short: float | None = None  # seconds of the short window that shows it, where the long one does not
     last_true: float | None = None  # when it was, where it is not any more and `keep` holds it
 
@@ -63,6 +69,16 @@ class Judgement(msgspec.Struct, frozen=True):
     def verdict(self) -> Verdict | None:
         """The comparisons that made it; None of what is clear or has nothing to judge. To be asked as early."""
         return self.how if self.how is None or isinstance(self.how, Verdict) else self.how()
+
+    @property
+    def title(self) -> str:
+        """What it is called; of what has fired, the finding knows."""
+        return self.rule.unproven_title if self.unproven else self.rule.title
+
+    @property
+    def needed(self) -> str:
+        """For how long its condition has to hold, such as `30s`."""
+        return needed_duration(self.rule, proven=not self.unproven)
 
     @property
     def is_pending(self) -> bool:

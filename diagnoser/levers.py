@@ -10,7 +10,7 @@ from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.text import fill_known
 from kvitals.rules.engine_flags import GUESSED, flag_table
 from kvitals.rules.finding import LeverAdvice, LeverSetting
-from kvitals.rules.model import Lever, LeverUse, Quantity, SystemSetting
+from kvitals.rules.model import TO, Lever, LeverUse, Quantity, SystemSetting
 from kvitals.rules.versions import in_range
 from kvitals.series.types import Labels
 
@@ -117,11 +117,11 @@ class Levers:
             found = self._ask.number(judgement, text) if text else None
             return "" if found is None else f"{found:.12g}"
 
-        now = number(setting.now)
+        now, to = number(setting.now), number(setting.to)
         return LeverSetting(
             flag=setting.flag,
             now=_SWITCH.get(now, now) if setting.value in _SWITCH.values() else now,
-            to=setting.value or number(setting.to),
+            to=_filled(setting.value, to) if setting.value else to,
             restart=setting.restart,
             note=note,
         )
@@ -129,6 +129,11 @@ class Levers:
 
 _SWITCH = {"0": "off", "1": "on"}
 """How a fact that is no number is told beside a flag that switches."""
+
+
+def _filled(value: str, number: str) -> str:
+    """A setting's text with its number; empty where that is missing: then there is nothing to paste."""
+    return value.replace(TO, number) if number or TO not in value else ""
 
 
 def _advice(

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
+from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.text import render
 from kvitals.diagnoser.unusable import metric_text, of_family, unusable_metrics
 from kvitals.rules.compiled_signal import (
@@ -403,6 +406,15 @@ class Signals:
             found = self._compile(span)[name].metrics
             self._reads[name] = [metric for metric in found if family_of(metric, self.knowledge.families)]
         return self._reads[name]
+
+    def reports(self, metric: str) -> bool:
+        """Whether there may be series of a metric, of any entity."""
+        return self.source.has(metric)
+
+    def sample_seconds(self, span: EvaluationSpan) -> float:
+        """Seconds between two samples of the target that has the fewest, in the fast window; 0 with too few to tell."""
+        frames = self.source.select([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], span.start, span.at)
+        return max((float(np.median(np.diff(f.times))) for f in frames if len(f.times) > 1), default=0.0)
 
     def exists(self, metric: str, entity: Labels, span: EvaluationSpan) -> bool:
         """Whether an entity had any series of a metric in the fast window."""

@@ -84,7 +84,12 @@ def _number(value: float, more: int = 0) -> str:
 
 def last_true_text(at: float) -> str:
     """When something was true for the last time. at: seconds since the epoch."""
-    return f"last true at {datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC"
+    return f"last true at {clock_text(at)}"
+
+
+def clock_text(at: float) -> str:
+    """The time of day. at: seconds since the epoch."""
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC"
 
 
 def plain(name: str) -> str:
@@ -102,6 +107,11 @@ def fill(template: str, value: Callable[[str], str]) -> str:
     return PLACEHOLDER.sub(lambda match: value(match.group(1)), template)
 
 
+def sentences(text: str) -> list[str]:
+    """The sentences of a text."""
+    return _SENTENCE_END.split(text)
+
+
 def fill_known(template: str, value: Callable[[str], str]) -> str:
     """The same without the brackets, then without the sentences, that have an unknown number; all sentences where each
     has one."""
@@ -110,7 +120,7 @@ def fill_known(template: str, value: Callable[[str], str]) -> str:
         return UNKNOWN in [value(name) for name in PLACEHOLDER.findall(text)]
 
     whole = _BRACKETS.sub(lambda found: "" if lacks(found[0]) else found[0], template.strip())
-    sentences = _SENTENCE_END.split(whole)
-    filled = [fill(sentence, value) for sentence in sentences]
-    known = [text for sentence, text in zip(sentences, filled, strict=True) if not lacks(sentence)]
+    several = sentences(whole)
+    filled = [fill(sentence, value) for sentence in several]
+    known = [text for sentence, text in zip(several, filled, strict=True) if not lacks(sentence)]
     return " ".join(known or filled)

@@ -407,8 +407,8 @@ def verdict(
         return f"{telemetry[0].title}."
     core = [j for j in judgements if j.rule.core]
     if early := pending_judgements(judgements):
-        first = early[0].rule
-        return f"Too early to judge: “{first.title}” is true, and fires within {first.for_} if it stays so."
+        soon = early[0]
+        return f"Too early to judge: “{soon.title}” is true, and fires within {soon.needed} if it stays so."
     if healthy:
         return f"No trouble found: {measured}{', ' * bool(measured)}{len(core)} core checks clear or not applicable."
     if not core:

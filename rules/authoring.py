@@ -27,7 +27,7 @@ from kvitals.rules.loader import (
     read_yaml,
     shipped_problems,
 )
-from kvitals.rules.model import AROUND, SCOPES, Lever, Quantity, Rule, Signal, SystemSetting
+from kvitals.rules.model import AROUND, SCOPES, TO, Lever, Quantity, Rule, Signal, SystemSetting
 from kvitals.rules.versions import in_range
 from kvitals.series.promql import Expr, Selector, Subquery, expand, names, parse
 
@@ -384,7 +384,10 @@ def _check_settings(lever: Lever, file: YamlFile) -> Found:
             yield file.line("settings", i, "flag"), f"settings: `{setting.flag}` {text}"
         if setting.by != "flag" and dashed:
             yield file.line("settings", i, "by"), f"settings: `{setting.flag}` is a flag, so leave out `by`"
-        if bool(setting.to) == bool(setting.value):
+        if TO in setting.value:
+            if not setting.to:
+                yield file.line("settings", i, "value"), f"settings: `{TO}` in `value` needs `to` (PromQL)"
+        elif bool(setting.to) == bool(setting.value):
             yield file.line("settings", i), "settings: either `to` (PromQL) or `value` (text)"
         for other in lever.settings[:i]:
             version = _common_version(other, setting)

@@ -174,6 +174,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     proven_when: str = ""  # PromQL: has a value for entities whose figures prove `when`; empty: everywhere
     unproven_title: str = ""  # the title elsewhere, where a page is a ticket
     unproven_why: str = ""  # and why the confidence is low
+    unproven_for: Duration = "0s"  # how long `when` has to hold there, where that is longer than `for`
     partial: bool = False  # of a cause: it says what is so and leaves open why, such as that peers are faster
     applies: Applies = Applies()
     explains: tuple[Code, ...] = ()
@@ -193,6 +194,10 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return f"{self.code}-{self.name}"
 
 
+TO = "$to"
+"""In the text of a setting's value: the number to try."""
+
+
 class SystemSetting(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How to pull a lever on one system, for a range of versions."""
 
@@ -203,10 +208,15 @@ class SystemSetting(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     by: Literal["flag", "environment", "request"] = "flag"  # of the command line, a variable, a field of each request
     now: str = ""  # PromQL for today's value
     to: str = ""  # PromQL for the value to try; or plain text in `value`
-    value: str = ""
+    value: str = ""  # a text with `$to` in it has the number of `to` there
     restart: bool = True
     note: str = ""
     risk: str = ""  # of this setting, in place of the lever's
+
+    @property
+    def value_text(self) -> str:
+        """The value for people, where no number is known: `N` stands for it."""
+        return self.value.replace(TO, "N")
 
 
 class LeverEstimate(Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ from kvitals.app.sources.losses import SourceLoss
 from kvitals.app.sources.recording import Moments, RecordingVerdict, with_window
 from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.diagnoser.entities import ENTITIES
-from kvitals.diagnoser.judgement import Memory, seconds
+from kvitals.diagnoser.judgement import Memory, needed_duration, seconds
 from kvitals.diagnoser.review.incidents import TOLD
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.steps import row_gap
@@ -87,7 +87,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     asked = at - moments.start if moments.start is not None else FAST_SECONDS
     fast = max(asked, ROWS_IN_WINDOW * step)
     cycle = max(CYCLE_SECONDS, step)
-    run_up = max(seconds(rule.for_) for rule in setup.knowledge.rules.values()) + cycle
+    run_up = max(seconds(needed_duration(rule, proven=False)) for rule in setup.knowledge.rules.values()) + cycle
     first, now = _reported(reader, at - run_up), _reported(reader, at)
     lead = max(fast, SLOW_SECONDS) + LOOKBACK_SECONDS + run_up
     pipeline = Pipeline(with_window(setup, lead), DocumentSource("agent", f"history, {path}"))

@@ -84,7 +84,7 @@ def lever_text(lever: Lever, offered_by: list[str]) -> Iterator[str]:
 
 def _setting(setting: SystemSetting) -> str:
     versions = "" if setting.versions == ">=0" else f" {setting.versions}"
-    value = f", {one_line(setting.value)}" if setting.value else ""
+    value = f", {one_line(setting.value_text)}" if setting.value else ""
     restart = "" if setting.restart else " (no restart)"
     note = f" {one_line(setting.note)}" if setting.note else ""
     risk = f" Risk: {one_line(setting.risk)}" if setting.risk else ""

@@ -10,7 +10,7 @@ import numpy as np
 
 from kvitals.diagnoser.entities import ENTITIES, INFO
 from kvitals.diagnoser.evaluator import TRAFFIC, Judge
-from kvitals.diagnoser.judgement import Judgement, Memory, seconds
+from kvitals.diagnoser.judgement import Judgement, Memory, needed_duration, seconds
 from kvitals.diagnoser.signals import (
     EvaluationSpan,
     Missing,
@@ -132,6 +132,12 @@ class RemoteSignals(Signals):
             self._courses[key] = _series(found)
         return self._courses[key]
 
+    def reports(self, metric: str) -> bool:
+        return self.served.dialect.has(metric)
+
+    def sample_seconds(self, span: EvaluationSpan) -> float:
+        return self.interval
+
     def exists(self, metric: str, entity: Labels, span: EvaluationSpan) -> bool:
         key = (metric, tuple(entity))
         if key not in self._there:
@@ -252,7 +258,7 @@ def _look_back(
 ) -> Mapping[str, Memory]:
     """What a judge would remember who had looked at these rules on these entities before."""
     rules = {code: judgements[0].rule for code, judgements in true.items()}
-    longest = max(seconds(rule.for_) for rule in rules.values())
+    longest = max(seconds(needed_duration(rule, proven=False)) for rule in rules.values())
     moments = _moments_before(span.at, signals.interval, longest)
     entities = {code: [j.entity for j in judgements] for code, judgements in true.items()}
     whole = {entity for several in entities.values() for entity in several}

@@ -30,8 +30,10 @@ STEP = 5.0
 class Engine:
     """One engine whose time to first token can be set, judged every five seconds."""
 
-    def __init__(self, knowledge: Knowledge = KNOWLEDGE) -> None:
-        window = Window(7200, 1000)
+    def __init__(self, knowledge: Knowledge = KNOWLEDGE, late_from: str = "2.0") -> None:
+        """late_from: the lower bound of the bucket that late requests are in; the objective is two seconds."""
+        self.window = window = Window(7200, 1000)
+        self.late_from = late_from
         self.group = window.group("engine")
         self.judge = Judge(knowledge, Signals(knowledge, window))
         self.at = 10_000.0
@@ -51,6 +53,7 @@ class Engine:
                 self.series("kvitals_target_up"): 1.0,
                 self.series("kvitals_slo_seconds", slo="ttft_p99"): 2.0,
                 self.series("kvitals_ttft_seconds_bucket", le="1.0"): self.requests - self.slow,
+                self.series("kvitals_ttft_seconds_bucket", le=self.late_from): self.requests - self.slow,
                 self.series("kvitals_ttft_seconds_bucket", le="10.0"): self.requests,
                 self.series("kvitals_ttft_seconds_bucket", le="+Inf"): self.requests,
                 self.series("kvitals_ttft_seconds_count"): self.requests,
@@ -82,6 +85,27 @@ def test_a_breach_must_last_before_it_fires() -> None:
     engine.live(30, slow=True)
     assert engine.outcome().outcome == "fired"
     assert engine.outcome().since == pytest.approx(10_060, abs=10)
+
+
+def test_a_breach_that_the_buckets_do_not_prove_must_last_for_two_minutes() -> None:
+    """A burst of eight seconds that kept its objective was a ticket: interpolation put its p99 above the objective."""
+    engine = Engine(late_from="1.5").live(200, slow=False)
+    engine.live(60, slow=True)
+    early = engine.outcome()
+    assert (early.outcome, early.unproven, early.needed) == ("clear", True, "2m")
+    span = EvaluationSpan(engine.at - STEP, fast=20.0)
+    said = headline(engine.judge, engine.judgements, span)
+    assert said == "Too early to judge: “TTFT p99 may be above objective” is true, and fires within 2m if it stays so."
+    engine.live(70, slow=True)
+    assert engine.outcome().outcome == "fired"
+
+
+def test_one_cold_window_does_not_count_what_the_buckets_do_not_prove() -> None:
+    for late_from, outcome in (("1.5", "unknown"), ("2.0", "fired")):
+        engine = Engine(late_from=late_from).live(60, slow=True)
+        span = EvaluationSpan(engine.at - STEP, fast=50.0, cold=True)
+        judged = Judge(KNOWLEDGE, Signals(KNOWLEDGE, engine.window)).judge(span)
+        assert next(j for j in judged if j.rule.code == "LAT01").outcome == outcome
 
 
 def test_it_keeps_firing_over_a_short_gap_and_then_clears() -> None:
