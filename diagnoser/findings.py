@@ -18,7 +18,7 @@ from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.reasons import missing_signals
 from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.diagnoser.text import fill_known, last_true_text, lower_title, plain, render
+from kvitals.diagnoser.text import fill_known, last_true_text, lower_title, plain, render, sentences
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import (
     Entity,
@@ -127,6 +127,10 @@ class Findings:
             levers=self._advised(judgement, value) if fired and proven else [],
             next_check=self._next_check(rule) if fired else "",
         )
+
+    def figures(self, judgement: Judgement) -> str:
+        """The first sentence of what a rule says of an entity, also where it does not count yet."""
+        return sentences(fill_known(judgement.rule.conclusion, self._value_of(judgement)))[0]
 
     def _concluded(self, judgement: Judgement, value: Callable[[str], str]) -> str:
         """The rule's sentences whose numbers are known and, where any one of several conditions is enough, which of

@@ -387,8 +387,10 @@ def verdict(
     judgements: Sequence[Judgement],
     measured: str = "",
     undecided: str = "",
+    figures: str = "",
 ) -> str:
-    """The whole answer in one sentence. `measured`: what `in_time` has found; `undecided`: `why_undecided`."""
+    """The whole answer in one or two sentences. `measured`: what `in_time` has found; `undecided`: `why_undecided`;
+    `figures`: of what is the first to count if it stays true."""
     causes, telemetry = ordered.causes, ordered.telemetry
     down = [f for f in telemetry if is_unread(f)]
     unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else ""
@@ -408,7 +410,8 @@ def verdict(
     core = [j for j in judgements if j.rule.core]
     if early := pending_judgements(judgements):
         soon = early[0]
-        return f"Too early to judge: “{soon.title}” is true, and fires within {soon.needed} if it stays so."
+        lasting = f"“{soon.title}” is true, and fires within {soon.needed} if it stays so."
+        return f"Too early to judge: {lasting} {figures}".rstrip()
     if healthy:
         return f"No trouble found: {measured}{', ' * bool(measured)}{len(core)} core checks clear or not applicable."
     if not core:
@@ -447,7 +450,9 @@ def _answer(
     """The verdict, with what was measured and what is not known."""
     measured = in_time(judge, judgements, span)
     undecided = why_undecided(judge, judgements, span) if healthy is None else ""
-    return verdict(healthy, ordered, judgements, measured, undecided)
+    early = pending_judgements(judgements) if healthy is None else []
+    figures = Findings(judge, judgements, span).figures(early[0]) if early else ""
+    return verdict(healthy, ordered, judgements, measured, undecided, figures)
 
 
 def _mute(finding: Finding, mutes: Sequence[Mute], at: float) -> Mute | None:

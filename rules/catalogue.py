@@ -74,7 +74,8 @@ class Model:
     hidden, query_heads, parameters and active are 0 where unknown. vocab: entries of the embedding table. inner: width
     of the feed-forward part that a token passes, of all its experts together. experts, used: routed experts of a layer,
     and those that a token passes; 0 without experts. state: bytes of a sequence's recurrent state, of any length.
-    native: format of the published weights.
+    context: tokens of the longest sequence that it is published for (`max_position_embeddings` of its configuration),
+    prompt and answer together; 0 where no source was found. native: format of the published weights.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Model:
     experts: int
     used: int
     state: float
+    context: int
     native: str
     source: str
     note: str

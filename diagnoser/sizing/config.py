@@ -61,17 +61,6 @@ def read(path: Path, weights: str = "") -> Model:
         raise ConfigFileError(f"{path}: {error}") from error
 
 
-def read_context(path: Path) -> int:
-    """The longest sequence that a config.json states, in tokens; 0 where it states none. Raises ConfigFileError."""
-    found = _decoded(path)
-    text = found.get("text_config")
-    of = _Dimensions(text if isinstance(text, dict) else found)
-    try:
-        return of.get("max_position_embeddings")
-    except ConfigFileError as error:
-        raise ConfigFileError(f"{path}: {error}") from error
-
-
 def _decoded(path: Path) -> dict[str, Any]:
     """Raises ConfigFileError."""
     try:
@@ -131,6 +120,7 @@ def model_of(config: Mapping[str, Any], name: str, source: str, weights: str = "
         experts=experts if experts > 1 else 0,
         used=used if experts > 1 else 0,
         state=float(found.state * STATE_BYTES),
+        context=of.get("max_position_embeddings"),
         native=native,
         source=source,
         note=note,

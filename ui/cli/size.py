@@ -19,7 +19,6 @@ from kvitals.app.pipeline import Setup
 from kvitals.app.sizing import ObservedLoad, observe_load, of_trace, without_rates_of_another_model
 from kvitals.config import ReviewTable
 from kvitals.diagnoser.sizing import config, memory
-from kvitals.diagnoser.sizing.context_lengths import CONTEXT_LENGTHS
 from kvitals.diagnoser.sizing.doubts import plan_doubts
 from kvitals.diagnoser.sizing.estimate import UTILIZATION, EngineSettings, default_settings
 from kvitals.diagnoser.sizing.fleet import NETWORK, SAFETY_KNOWN, SAFETY_NEW
@@ -372,18 +371,8 @@ def _inputs(args: argparse.Namespace, found: ObservedLoad, model: Model, chosen:
         layout=_layout(args, found),
         least=_whole(args.hold or "1", "--hold"),
         slots=None if args.max_num_seqs is None else _whole(args.max_num_seqs, "--max-num-seqs"),
-        context=_context(args, model),
+        context=model.context if args.max_model_len is None else _whole(args.max_model_len, "--max-model-len"),
     )
-
-
-def _context(args: argparse.Namespace, model: Model) -> int:
-    """Tokens of the longest sequence: as given, of the config.json, or of the catalogue; 0 where unknown."""
-    if args.max_model_len is not None:
-        return _whole(args.max_model_len, "--max-model-len")
-    try:
-        return config.read_context(args.model_config) if args.model_config else CONTEXT_LENGTHS.get(model.name, 0)
-    except config.ConfigFileError as error:
-        raise UsageError(str(error)) from error
 
 
 def _engine(args: argparse.Namespace, gpu: Gpu) -> EngineSettings:

@@ -95,7 +95,10 @@ def test_a_breach_that_the_buckets_do_not_prove_must_last_for_two_minutes() -> N
     assert (early.outcome, early.unproven, early.needed) == ("clear", True, "2m")
     span = EvaluationSpan(engine.at - STEP, fast=20.0)
     said = headline(engine.judge, engine.judgements, span)
-    assert said == "Too early to judge: “TTFT p99 may be above objective” is true, and fires within 2m if it stays so."
+    assert said == (
+        "Too early to judge: “TTFT p99 may be above objective” is true, and fires within 2m if it stays so. "
+        "TTFT p99 is 9.91 s; the objective is 2 s (median 5.75 s)."
+    )
     engine.live(70, slow=True)
     assert engine.outcome().outcome == "fired"
 
