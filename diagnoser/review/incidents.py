@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,13 @@ class _Spans:
     open: bool = False
     told: Finding | None = None  # the last of those of the highest severity
 
+    def add(self, first: float, last: float, start: float, end: float) -> None:
+        """One time, as much of it as is between `start` and `end`. `last` is infinity where it has not ended: an open
+        episode is written once a minute, so its last row is not its end."""
+        self.spans.append((max(first, start), min(last, end)))
+        self.open |= last > end
+        self.at_least |= last > end or first < start
+
 
 def of_history(
     episodes: Iterable[Episode], told: Iterable[HistoryEvent], start: float, end: float, rules: Mapping[str, Rule]
@@ -59,8 +67,7 @@ def of_history(
         if severity not in _WORTH or kind not in _KINDS or (finding and finding.muted):
             continue
         of = found.setdefault((one.code, str(sorted(one.entity.items()))), _Spans(one.code, one.entity))
-        of.spans.append((max(one.start, start), min(one.end, end)))
-        of.open |= one.open
+        of.add(one.start, math.inf if one.open else one.end, start, end)
         if finding is not None and (of.told is None or _WORTH.index(severity) <= _WORTH.index(of.told.severity)):
             of.told = finding
         if finding is not None and finding.since_at_least:
@@ -85,8 +92,7 @@ def of_alerts(ask: Ask, start: float, end: float, gap: float, rules: Mapping[str
         of = found.setdefault((code, str(sorted(entity.items()))), _Spans(code, entity))
         for first, last in _stretches(times, step):
             begun = _begun(active[key][1] if key in active else (), first)
-            of.spans.append((first if begun is None else begun, last))
-            of.open |= last >= end - 2 * step
+            of.add(first if begun is None else begun, math.inf if last >= end - 2 * step else last, start, end)
             if begun is None:
                 of.at_least = True
             else:

@@ -196,8 +196,8 @@ class ReviewIncident(Struct, frozen=True, kw_only=True):
     spans: list[tuple[float, float]]
     seconds: float
     detected: float | None
-    at_least: bool  # of one of them the beginning was not seen
-    open: bool
+    at_least: bool  # the beginning or the end of one of them is not in the time range, or was not seen
+    open: bool  # at the end of the time range
     conclusion: str
     explains: list[str]
     explained_by: list[str]

@@ -259,7 +259,8 @@ def _happened(of: SummaryFacts) -> Iterator[str]:
         else ""
     )
     worst = max(rows, key=_weight)
-    often = f"{worst.times} time{'s' if worst.times != 1 else ''}, {lasting(worst.seconds)} in all"
+    least, on = "at least " if worst.at_least else "", ", still open" if worst.open else ""
+    often = f"{worst.times} time{'s' if worst.times != 1 else ''}, {least}{lasting(worst.seconds)} in all{on}"
     yield (
         f"{times} incident{'s' if times != 1 else ''}{told}; the longest or most expensive: {worst.title} "
         f"({worst.code}, {worst.entity}), {often}{_cost(worst)}."

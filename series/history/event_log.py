@@ -115,11 +115,13 @@ def events(connection: sqlite3.Connection, start: float, end: float, kind: str =
 
 
 def episodes(connection: sqlite3.Connection, start: float, end: float) -> Iterator[Episode]:
-    """Those of which some part lies in start <= t <= end, in order of their start; none that is damaged."""
+    """Those of which some part lies in start <= t <= end, in order of their start; none that is damaged. One that is
+    open lasts beyond the moment at which it was last written."""
     rows = connection.execute(
         "SELECT key, code, entity, start_ms, end_ms, open, document FROM episodes"  # noqa: S608
-        f" WHERE end_ms >= ? AND start_ms <= ? AND {sums.sound(connection, 'episodes')} ORDER BY start_ms, key",
-        (_ms(start), _ms(end)),
+        " WHERE end_ms >= ? AND (open = 1 OR end_ms >= ?) AND start_ms <= ?"
+        f" AND {sums.sound(connection, 'episodes')} ORDER BY start_ms, key",
+        (_ms(start - 2 * REWRITTEN_SECONDS), _ms(start), _ms(end)),
     )
     for key, code, entity, first, last, is_open, document in rows:
         with contextlib.suppress(DamagedError):

@@ -242,8 +242,8 @@ def _incident(rows: Sequence[ReviewIncident], explained: str) -> tuple[str, ...]
         first.entity + (f" and {len(rows) - 1} more" if len(rows) > 1 else ""),
         first.severity,
         str(sum(row.times for row in rows)),
-        lasting(max(end - start for row in rows for start, end in row.spans))
-        + (" and on" if any(row.open for row in rows) else ""),
+        ("at least " if any(row.at_least for row in rows) else "")
+        + lasting(max(end - start for row in rows for start, end in row.spans)),
         lasting(detected[len(detected) // 2]) if detected else "not known",
         share(min(within)) if within else "",
         hours(cost) if cost > 0 else "",

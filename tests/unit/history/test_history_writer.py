@@ -343,6 +343,9 @@ def test_what_happened(tmp_path: Path) -> None:
         assert list(event_log.batches(connection, "requests", START, START + 9)) == [said[2]]
     assert made.offer(Tick(START + 10, [], [episode]))
     until(lambda: made.status.committed == START + 10, "not written")
+    with HistoryReader(tmp_path / FILE).reading() as connection:  # it lasts, and is written again only once a minute
+        assert list(event_log.episodes(connection, START + 40, START + 60)) == [episode]
+        assert list(event_log.episodes(connection, START + 4000, START + 4060)) == []
     made.close()
     made = history(tmp_path)  # who comes after does not know how it went on
     written(made, one(START + 20, 1.0))

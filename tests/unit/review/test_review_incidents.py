@@ -65,6 +65,25 @@ def test_a_row_states_its_highest_severity_and_its_longest_time() -> None:
     assert _incident([row], "")[4] == lasting(600.0)
 
 
+def test_an_open_incident_lasts_at_least_to_the_end_of_the_range() -> None:
+    """An open episode is written once a minute: one of 74 s had "15 s in all", and `at_least` was false."""
+    (row,) = of_history([episode("1", 100.0, 115.0, finding(), open_=True)], [], 0.0, 174.0, {}).rows
+    assert (row.seconds, row.open, row.at_least, row.spans) == (74.0, True, True, [(100.0, 174.0)])
+    assert _incident([row], "")[4] == f"at least {lasting(74.0)}"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "at_least", "open_"),
+    [(-50.0, 40.0, True, False), (10.0, 240.0, True, True), (10.0, 40.0, False, False)],
+)
+def test_an_incident_beyond_the_range_lasts_at_least_so_long(
+    first: float, last: float, at_least: bool, open_: bool
+) -> None:
+    (row,) = of_history([episode("1", first, last, finding())], [], 0.0, 100.0, {}).rows
+    assert row.spans == [(max(first, 0.0), min(last, 100.0))]
+    assert (row.at_least, row.open) == (at_least, open_)
+
+
 def test_notes_and_what_is_muted_are_no_incidents() -> None:
     several = [
         episode("1", 0.0, 9.0, finding(kind="note")),
@@ -109,6 +128,13 @@ def test_an_alert_of_an_earlier_day_has_its_time_to_fire_too() -> None:
     (row,) = of_alerts(alerts, 0.0, 3 * DAY, 60.0, {}).rows
     assert row.spans == [(300.0, 1800.0), (5100.0, 3 * DAY)]
     assert row.detected == 300.0
+
+
+def test_an_alert_that_fires_at_the_end_lasts_at_least_to_it() -> None:
+    """The span ended with the last answer, and began before the range."""
+    (row,) = of_alerts(alerts, 400.0, 1725.0, 60.0, {}).rows
+    assert row.spans == [(400.0, 1725.0)]
+    assert row.open and row.at_least and row.seconds == 1325.0
 
 
 def test_no_alerts_there_is_said_and_is_no_peace() -> None:
