@@ -80,10 +80,11 @@ def _gpus(seen: ReviewArrays, otherwise: float) -> tuple[Floats, Mask]:
 
 def _aborted(seen: ReviewArrays) -> Floats:
     """Share of each engine's requests that were left before their end: as counted, else those that got a first token
-    and did not finish (vLLM counts no aborts)."""
-    total = {name: np.nansum(seen.data[name], axis=0) for name in ("aborted", "finished", "first_tokens")}
-    running = np.nan_to_num(seen.data["running"])
-    lost = total["first_tokens"] - total["finished"] - running.max(axis=0, initial=0.0)
+    and did not finish (vLLM counts no aborts). A request that still runs has no end yet: as many as ever ran at once
+    may be open at the end, and as many that were preempted as ever waited."""
+    total = {name: np.nansum(seen.data[name], axis=0) for name in ("aborted", "finished", "first_tokens", "preempted")}
+    running, waiting = (np.nan_to_num(seen.data[name]).max(axis=0, initial=0.0) for name in ("running", "waiting"))
+    lost = total["first_tokens"] - total["finished"] - running - np.minimum(waiting, total["preempted"])
     begun = np.maximum(total["first_tokens"], total["finished"])
     begun = np.maximum(begun, 1.0)
     share = np.maximum(total["aborted"], lost) / begun

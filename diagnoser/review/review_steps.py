@@ -39,6 +39,7 @@ _COUNTERS = {
     "finished": "kvitals_requests_finished_total",
     "aborted": 'kvitals_requests_finished_total{reason="abort"}',
     "first_tokens": "kvitals_ttft_seconds_count",
+    "preempted": "kvitals_preemptions_total",
     "drafted": "kvitals_draft_tokens_total",
     "accepted": "kvitals_draft_accepted_tokens_total",
     "refaulted": 'kvitals_cache_refaulted_tokens_total{medium="gpu"}',
@@ -101,8 +102,9 @@ class LedgerTokens:
 class ReviewArrays:
     """Arrays are [step, engine], NaN where nothing is known. Counts are of the whole step.
 
-    data: by name, counters in their unit; `seen` seconds, `busy` a share of them, `running` requests, `gpus`, `usable`
-    tokens a second. latencies: objective -> engine -> cumulative counts of each step. tenants: tenant -> what -> sum.
+    data: by name, counters in their unit; `seen` seconds, `busy` a share of them, `running` and `waiting` the most
+    requests at once, `gpus`, `usable` tokens a second. latencies: objective -> engine -> cumulative counts of a step.
+    tenants: tenant -> what -> sum.
     """
 
     grid: StepGrid
@@ -243,7 +245,8 @@ def _questions(step: float, gap: float) -> dict[str, str]:
         "first": f"sum by ({_E}) (count_over_time(kvitals_requests_running[{slot}] offset {before}))",
         "last": f"sum by ({_E}) (count_over_time(kvitals_requests_running[{slot}]))",
         "busy": f"avg_over_time((sum by ({_E}) (kvitals_requests_running) > bool 0)[{slots}])",
-        "running": f"sum by ({_E}) (avg_over_time(kvitals_requests_running[{of}]))",
+        "running": f"sum by ({_E}) (max_over_time(kvitals_requests_running[{of}]))",
+        "waiting": f"sum by ({_E}) (max_over_time(kvitals_requests_waiting[{of}]))",
         "gpus": f"max by ({_E}) (avg_over_time(kvitals_engine_gpus[{of}]))",
         "usable": f"min by ({_E}) (max_over_time(kvitals_usable_tokens_per_second[{of}]))",
     }
