@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvitals.diagnoser.review.result import Chargeback, TenantRow
-from kvitals.diagnoser.review.work import Week
+from kvitals.diagnoser.review.work import Week, work
 
 UNNAMED = "(no tenant named)"
 OUTPUT_WEIGHT = 2.0
@@ -18,10 +18,12 @@ OWN_SHARE = 0.02
 
 @dataclass(frozen=True)
 class _Done:
+    """cached: of the prompt tokens; None where no record of the tenant has it."""
+
     tenant: str
     requests: float
     prompt: float
-    cached: float
+    cached: float | None
     output: float
 
 
@@ -44,7 +46,8 @@ def chargeback(week: Week, gpu_hours: float, usd: float | None) -> Chargeback:
     done = [_done(name, of) for name, of in tenants.items()]
     rest = _rest(week, done)
     done = [one for one in done if one.prompt + one.output > 0] + ([rest] if rest else [])
-    weights = [prefill * max(one.prompt - one.cached, 0.0) + decode * one.output for one in done]
+    unknown = _unknown_share(week, tenants.values())
+    weights = [prefill * _computed(one, unknown) + decode * one.output for one in done]
     all_ = sum(weights) or 1.0
     shares = [one / all_ for one in weights]
     total_cents = round(usd * 100) if usd is not None else None
@@ -78,7 +81,26 @@ def apportion(total: int, shares: Sequence[float]) -> list[int]:
 
 
 def _done(name: str, of: Mapping[str, float]) -> _Done:
-    return _Done(name or UNNAMED, *(of.get(what, 0.0) for what in ("requests", "prompt", "cached", "output")))
+    """Where a record has no cached tokens, the same share of its prompt counts as cached as of the others."""
+    prompt, cached = of.get("prompt", 0.0), of.get("cached")
+    told = of.get("told", prompt)
+    if cached is not None:
+        cached = min(cached * prompt / told, prompt) if told > 0 else None
+    return _Done(name or UNNAMED, of.get("requests", 0.0), prompt, cached, of.get("output", 0.0))
+
+
+def _computed(one: _Done, unknown: float) -> float:
+    """Prompt tokens that were not cached. unknown: which share is cached of those where no record has it."""
+    return max(one.prompt - (one.cached if one.cached is not None else one.prompt * unknown), 0.0)
+
+
+def _unknown_share(week: Week, tenants: Iterable[Mapping[str, float]]) -> float:
+    """Of the prompt tokens of which no record has it, which share the engines' caches had."""
+    several = list(tenants)
+    known = sum(of.get("told", of.get("prompt", 0.0)) for of in several if "cached" in of)
+    hit = week.seen.total("hit") - sum(of.get("cached", 0.0) for of in several)
+    rest = week.seen.total("prompt") - known
+    return min(max(hit, 0.0) / rest, 1.0) if rest > 0 else 0.0
 
 
 _REST = (
@@ -112,7 +134,8 @@ def _rest(week: Week, done: Sequence[_Done]) -> _Done | None:
     output = seen.total("output") - sum(one.output for one in done)
     if max(prompt, 0.0) + max(output, 0.0) < OWN_SHARE * (seen.total("prompt") + seen.total("output")):
         return None
-    hit = seen.total("hit") - sum(one.cached for one in done)
-    requests = seen.total("finished") - sum(one.requests for one in done)
-    prompt = max(prompt, 0.0)
-    return _Done("(seen by engines only)", max(requests, 0.0), prompt, min(max(hit, 0.0), prompt), max(output, 0.0))
+    prompt, requests = max(prompt, 0.0), work(week).requests - sum(one.requests for one in done)
+    cached = None
+    if seen.known("hit") and all(one.cached is not None for one in done):
+        cached = min(max(seen.total("hit") - sum(one.cached or 0.0 for one in done), 0.0), prompt)
+    return _Done("(seen by engines only)", max(requests, 0.0), prompt, cached, max(output, 0.0))

@@ -67,12 +67,13 @@ class ModelGroup(Struct, frozen=True, kw_only=True):
 
 
 class TenantRow(Struct, frozen=True, kw_only=True):
-    """What a tenant is charged. usd_cents add up to the total exactly."""
+    """What a tenant is charged. usd_cents add up to the total exactly. cached_tokens: of the prompt; null where no
+    record of the tenant's requests has it."""
 
     tenant: str
     requests: float
     prompt_tokens: float
-    cached_tokens: float
+    cached_tokens: float | None
     output_tokens: float
     share: float
     gpu_hours: float

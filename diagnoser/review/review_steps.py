@@ -27,6 +27,12 @@ MIN_STEPS = 24
 SLOT_SECONDS = 60.0
 """An engine counts as seen in a slot of this length that has a sample of it."""
 ROWS_IN_STEP = 4
+MANY_ROWS = 60
+"""Rows in a step, of which increase() extrapolates a small part. With fewer it is off by a third now and then."""
+NEAR_SLOTS = 2
+"""Before a step, in which the sample is that its growth begins with."""
+LATE_ROWS = 0.25
+"""Of the seconds between two rows, by which a row may be late."""
 
 _E, _ALL = ", ".join(ENGINE), ", ".join((*ENGINE, *(name for name in PLACE if name not in ENGINE)))
 _COUNTERS = {
@@ -52,10 +58,12 @@ _BUCKETS = {"ttft_p99": "kvitals_ttft_seconds_bucket", "itl_p99": "kvitals_itl_s
 _TENANTS = {
     "prompt": ("kvitals_tenant_prompt_tokens_total", "prompt"),
     "cached": ("kvitals_tenant_cached_tokens_total", "prompt"),
+    "told": ("kvitals_tenant_cache_told_tokens_total", "prompt"),
     "output": ("kvitals_tenant_output_tokens_total", "output"),
     "requests": ("kvitals_tenant_requests_total", "finished"),
 }
-"""Of each figure of a tenant: its metric, and the counter of engines whose part it is."""
+"""Of each figure of a tenant: its metric, and the counter of engines whose part it is. told: prompt tokens of requests
+whose record has the cached tokens."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +76,13 @@ class Engine:
 
 @dataclass(frozen=True)
 class StepGrid:
-    """The steps: from when on, how long, how many; and how many seconds one question asks about."""
+    """The steps: from when on, how long, how many; how many seconds one question asks about; seconds between rows."""
 
     start: float
     step: float
     count: int
     at_once: float
+    gap: float = SLOT_SECONDS
 
     @property
     def end(self) -> float:
@@ -169,7 +178,8 @@ def steps_within(since: float, end: float, gap: float) -> tuple[float, float]:
 def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Collection[str] = ()) -> ReviewArrays:
     """What each engine did from start to end. `gap`: seconds between two rows. `only`: what is asked for, by its name;
     then latencies and tenants are not asked for either."""
-    grid = StepGrid(start, step, max(int((end - start) / step + 1e-6), 1), 86400.0 if gap >= FINE_GAP else 21600.0)
+    count = max(int((end - start) / step + 1e-6), 1)
+    grid = StepGrid(start, step, count, 86400.0 if gap >= FINE_GAP else 21600.0, gap)
     found: dict[str, dict[Labels, Floats]] = {}
     places: dict[Labels, Labels] = {}
     for name, text in _questions(step, gap).items():
@@ -197,7 +207,7 @@ def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Co
     for series in over(ask, f"avg(avg_over_time(kvitals_gpu_utilization_ratio[{of_step}]))", grid):
         _put(gpu_busy, series, grid)
     energy = grid.empty()
-    for series in over(ask, f"sum(increase(kvitals_gpu_energy_joules_total[{of_step}]))", grid):
+    for series in over(ask, f"sum({grown('kvitals_gpu_energy_joules_total', step, gap)})", grid):
         _put(energy, series, grid)
     counted = {name: _ratio(np.nansum(data[name], 1), np.nansum(counts, 1)) for name, counts in whole.items()}
     seen = _ratio(np.nansum(np.where(data["seen"] > 0, share, 0.0), 1), np.nansum(data["seen"] > 0, 1))
@@ -236,13 +246,15 @@ def anything(ask: Ask, start: float, end: float) -> bool:
 
 
 def _questions(step: float, gap: float) -> dict[str, str]:
-    of, slot = promql_time(step), promql_time(_slot(gap, step))
-    slots = f"{promql_time(step - _slot(gap, step) / 2)}:{slot}"  # so that no slot is in two steps
-    there = f"count by ({_ALL}) (count_over_time(kvitals_requests_running[{slot}]))"
-    before = promql_time(step - _slot(gap, step))
+    seconds = _slot(gap, step)
+    of, slot = promql_time(step), promql_time(seconds)
+    slots = f"{promql_time(step - seconds / 2)}:{slot}"  # so that no slot is in two steps
+    late = promql_time(seconds + LATE_ROWS * gap)
+    there = f"count by ({_ALL}) (count_over_time(kvitals_requests_running[{late}]))"
+    begin = f"[{promql_time((1 + NEAR_SLOTS) * seconds)}] offset {promql_time(step - seconds)}"
     said = {
         "seen": f"count_over_time(({there})[{slots}])",
-        "first": f"sum by ({_E}) (count_over_time(kvitals_requests_running[{slot}] offset {before}))",
+        "first": f"sum by ({_E}) (count_over_time(kvitals_requests_running{begin}))",
         "last": f"sum by ({_E}) (count_over_time(kvitals_requests_running[{slot}]))",
         "busy": f"avg_over_time((sum by ({_E}) (kvitals_requests_running) > bool 0)[{slots}])",
         "running": f"sum by ({_E}) (max_over_time(kvitals_requests_running[{of}]))",
@@ -251,8 +263,27 @@ def _questions(step: float, gap: float) -> dict[str, str]:
         "usable": f"min by ({_E}) (max_over_time(kvitals_usable_tokens_per_second[{of}]))",
     }
     for name, metric in _COUNTERS.items():
-        said[name] = f"sum by ({_E}) (increase({metric}[{of}]))"
+        said[name] = f"sum by ({_E}) ({grown(metric, step, gap)})"
     return said
+
+
+def grown(metric: str, step: float, gap: float) -> str:
+    """What each series of a counter grows by in a step, in PromQL.
+
+    In a step of many rows it is increase(). With few rows that extrapolates too much. There the growth is from the last
+    sample before the step to the last one in it, so that the steps add up to the growth of the whole time. A series
+    without a sample before, as after a gap, grew as much before its first sample as between two of them, and no more
+    than the whole counter. Where a counter falls it is increase() again.
+    """
+    of = promql_time(step)
+    if step >= MANY_ROWS * gap:
+        return f"increase({metric}[{of}])"
+    near = NEAR_SLOTS * _slot(gap, step)
+    last, rows = f"last_over_time({metric}[{of}])", f"count_over_time({metric}[{of}])"
+    whole = f"({last} - last_over_time({metric}[{promql_time(near)}] offset {of}))"
+    begun = f"({last} - min_over_time({metric}[{of}])) * {rows} / ({rows} - 1 > 0)"
+    known = f"({whole} or ({begun} <= {last}) or {last} and {rows} > 1)"
+    return f"({known} unless resets({metric}[{promql_time(step + near)}]) > 0 or increase({metric}[{of}]))"
 
 
 def _slot(gap: float, step: float) -> float:
@@ -309,7 +340,7 @@ def _histograms(
 ) -> dict[int, Counts]:
     """Of each engine, how many observations were up to each bound, in each step. share: what is counted of them."""
     columns: dict[int, dict[float, Floats]] = {}
-    for series in over(ask, f"sum by ({_E}, le) (increase({metric}[{promql_time(grid.step)}]))", grid):
+    for series in over(ask, f"sum by ({_E}, le) ({grown(metric, grid.step, grid.gap)})", grid):
         place, upper = number.get(series.labels.keep(ENGINE)), bucket_bound(series.labels.get("le", ""))
         if place is not None and upper is not None:
             _put(columns.setdefault(place, {}).setdefault(upper, grid.empty()), series, grid)
@@ -327,7 +358,7 @@ def _tenants(ask: Ask, grid: StepGrid, counted: Mapping[str, Floats]) -> dict[st
     each step of all engines is counted, so that the tenants add up to the engines."""
     found: dict[str, dict[str, float]] = {}
     for what, (metric, counter) in _TENANTS.items():
-        for series in over(ask, f"sum by (tenant) (increase({metric}[{promql_time(grid.step)}]))", grid):
+        for series in over(ask, f"sum by (tenant) ({grown(metric, grid.step, grid.gap)})", grid):
             of = found.setdefault(series.labels.get("tenant", ""), {})
             values = grid.empty()
             _put(values, series, grid)
@@ -347,9 +378,8 @@ def _objectives(ask: Ask, grid: StepGrid) -> dict[Labels, dict[str, float]]:
 
 def _lookups(ask: Ask, grid: StepGrid) -> LedgerTokens | None:
     """Told node by node, by tenants; None where nobody does."""
-    of = promql_time(grid.step)
     tokens = [
-        _sum(list(over(ask, f"sum(increase(kvitals_cache_tenant_{what}_tokens_total[{of}]))", grid)))
+        _sum(list(over(ask, f"sum({grown(f'kvitals_cache_tenant_{what}_tokens_total', grid.step, grid.gap)})", grid)))
         for what in ("lookup", "hit", "attainable")
     ]
     return LedgerTokens(*tokens) if tokens[0] > 0 and all(map(math.isfinite, tokens)) else None

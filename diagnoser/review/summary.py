@@ -30,7 +30,7 @@ from kvitals.diagnoser.review.work import Week
 from kvitals.diagnoser.text import lower_title
 
 LONG_STEP_SECONDS = 300.0
-"""Of a step that is longer, what is interpolated at its ends is a small part."""
+"""Of a step that is longer, what happens between two rows is a small part."""
 WHOLE = 0.995
 FEW_HOURS = 0.05
 """Of the incidents' time on a day, below which an incident is not what the day was about."""
@@ -301,8 +301,12 @@ def _seen(of: SummaryFacts) -> Iterator[str]:
             f"Only observed time is counted: {share(one.seen_share)} of the requested time, and engines "
             f"{share(one.engine_share)} of the time between their first and last scrape{where}."
         )
-    if (step := of.week.seen.step) < LONG_STEP_SECONDS:
-        yield f"Steps of {step:.0f} s have only a few rows: counts are interpolated and may be off by up to 15 %."
+    if of.week.seen.step < LONG_STEP_SECONDS:
+        gap = of.week.seen.grid.gap
+        yield (
+            f"Rows are {gap:.3g} s apart: a count may include or omit what happened in {gap:.3g} s at either end "
+            "of the time range."
+        )
 
 
 def _listed(several: Sequence[str]) -> str:

@@ -282,7 +282,6 @@ def _tenants(review: Review) -> Iterator[Block]:
     rest = one.rows[TENANTS:]
     if rest:
         rows.append(_tenant(_together(rest)))
-    total = _together(one.rows)
     yield DataTable(
         (
             "tenant",
@@ -295,20 +294,36 @@ def _tenants(review: Review) -> Iterator[Block]:
             "tokens/GPU-hour",
             "cost",
         ),
-        [*rows, ("all", *_tenant(total)[1:])],
+        [*rows, _all_tenants(review)],
         total=True,
+    )
+    yield Text(
+        "Tenants are counted by their requests' records, and all by the engines' counters. A record is complete some "
+        "seconds after its request, and requests that no engine took have one.",
+        small=True,
     )
     yield Text(one.method, small=True)
 
 
+def _all_tenants(review: Review) -> tuple[str, ...]:
+    """What was done for all of them, which is the work of the engines; the bill is that of the rows."""
+    work, all_ = review.total, _together(review.chargeback.rows)
+    found = share(review.cache.hit_ratio) if review.cache.hit_ratio is not None else ""
+    return (
+        "all", count(work.requests), count(work.prompt_tokens), found, count(work.output_tokens), *_tenant(all_)[5:7],
+        count(work.tokens_per_gpu_hour), _tenant(all_)[8],
+    )  # fmt: skip
+
+
 def _together(rows: Sequence[TenantRow]) -> TenantRow:
     cents = [row.usd_cents for row in rows if row.usd_cents is not None]
+    cached = [row.cached_tokens for row in rows if row.cached_tokens is not None]
     gpu_hours, output = sum(row.gpu_hours for row in rows), sum(row.output_tokens for row in rows)
     return TenantRow(
         tenant=f"{len(rows)} others",
         requests=sum(row.requests for row in rows),
         prompt_tokens=sum(row.prompt_tokens for row in rows),
-        cached_tokens=sum(row.cached_tokens for row in rows),
+        cached_tokens=sum(cached) if len(cached) == len(rows) else None,
         output_tokens=output,
         share=sum(row.share for row in rows),
         gpu_hours=gpu_hours,
@@ -318,7 +333,9 @@ def _together(rows: Sequence[TenantRow]) -> TenantRow:
 
 
 def _tenant(row: TenantRow) -> tuple[str, ...]:
-    found = share(row.cached_tokens / row.prompt_tokens) if row.prompt_tokens > 0 else ""
+    found = (
+        share(row.cached_tokens / row.prompt_tokens) if row.cached_tokens is not None and row.prompt_tokens > 0 else ""
+    )
     cost = f"${row.usd_cents / 100:,.2f}" if row.usd_cents is not None else "no price"
     return (
         row.tenant, count(row.requests), count(row.prompt_tokens), found, count(row.output_tokens), share(row.share),
