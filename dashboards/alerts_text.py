@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from urllib.parse import quote
 
 from kvitals.dashboards.alerts_options import Options
@@ -58,28 +59,34 @@ def description(rule: Rule, knowledge: Knowledge) -> str:
     def told(template: str) -> str:
         """A sentence, with what it has in brackets where that is known."""
         parts = _BRACKETS.split(template)  # every other one is in brackets
-        filled = [fill(part, number) for part in parts]
-        filled[1::2] = [_where_known(part, filled[i], rule, knowledge) for i, part in enumerate(parts) if i % 2]
-        return "".join(filled)
+        inner = [_where_known(part, number, rule, knowledge) if i % 2 else part for i, part in enumerate(parts)]
+        return "".join(part if i % 2 else fill(part, number) for i, part in enumerate(inner))
 
     first, *more = sentences(" ".join(rule.conclusion.split()))
-    rest = [_where_known(_BRACKETS.sub("", one), f" {told(one)}", rule, knowledge) for one in more]
-    return told(first) + "".join(rest)
+    return told(first) + "".join(_where_known(f" {one}", number, rule, knowledge) for one in more)
 
 
-def _where_known(template: str, text: str, rule: Rule, knowledge: Knowledge) -> str:
-    """A text, where the signals that its template names have values."""
-    for name in dict.fromkeys(PLACEHOLDER.findall(template)):
-        if name in knowledge.signals and name not in rule.who:
-            text = f"{{{{ if {_query(name, rule.scope, knowledge)} }}}}{text}{{{{ end }}}}"
-    return text
+def _where_known(template: str, number: Callable[[str], str], rule: Rule, knowledge: Knowledge) -> str:
+    """A text, where the signals that it names have values; each is asked for once."""
+    names = [n for n in dict.fromkeys(PLACEHOLDER.findall(template)) if n in knowledge.signals and n not in rule.who]
+
+    def known(name: str) -> str:
+        return _shown(name, knowledge, f"${name}") if name in names else number(name)
+
+    begin = "".join(f"{{{{ with ${name} := {_query(name, rule.scope, knowledge)} }}}}" for name in names)
+    return f"{begin}{fill(template, known)}{'{{ end }}' * len(names)}"
 
 
 def signal_value(name: str, scope: Scope, knowledge: Knowledge) -> str:
     """The recorded value of a signal for the alert's entity, with its unit."""
-    unit = knowledge.signals[name].unit
-    shown = _AS.get(unit, f"{_AS['count']} {unit}")
+    shown = _shown(name, knowledge, ".")
     return f"{{{{ with {_query(name, scope, knowledge)} }}}}{shown}{{{{ else }}}}unknown{{{{ end }}}}"
+
+
+def _shown(name: str, knowledge: Knowledge, answer: str) -> str:
+    """A signal's value with its unit. answer: what holds the answer to its query in the template."""
+    unit = knowledge.signals[name].unit
+    return _AS.get(unit, f"{_AS['count']} {unit}").replace(". |", f"{answer} |")
 
 
 def _query(name: str, scope: Scope, knowledge: Knowledge) -> str:

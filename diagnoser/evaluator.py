@@ -146,7 +146,7 @@ class Judge:
         for judgement in counted:
             if judgement.short is not None and judgement.last_true is None:
                 self._remember_short(judgement, short.at)
-        return counted
+        return list(short_window.count_explained(counted, partial(self.around, at=short.at)))
 
     def _of_pages(self, judgements: list[Judgement]) -> list[Judgement]:
         """The judgements, as far as pages allow: of a page that is of several processes, only that it is; what the page
@@ -176,7 +176,7 @@ class Judge:
         """Remember what only a short window shows, as what the long one shows is: a cause that one window shows and the
         next one does not would come and go as these windows grow."""
         memory = self.memory.setdefault(shown.key, Memory())
-        memory.true_since, memory.last_true = shown.since, at
+        memory.true_since, memory.last_true, memory.last_seen = shown.since, at, at
         memory.covered = self._is_covered(shown.rule, shown.entity, shown.began)
         memory.fired = memory.fired or shown.rule.kind == "cause"
         assert shown.short is not None
@@ -233,7 +233,8 @@ class Judge:
         """The moment and the windows that show a judgement of `span.at`, which was judged last: the short window where
         that alone shows it, and the moment when it was last true of what `keep` holds open."""
         signals = self.signals if judgement.short is None or self._glance is None else self._glance.signals
-        if (at := judgement.last_true) is not None:
+        if judgement.last_true is not None:
+            at = judgement.last_true if judgement.last_seen is None else judgement.last_seen
             short = judgement.short
             then = replace(span, at=at) if short is None else EvaluationSpan(at, short, short, cold=True)
             return Moment(signals.source, at), then
@@ -247,7 +248,8 @@ class Judge:
     def _promoted(
         self, found: Sequence[Judgement], at: float, over: Container[tuple[str, Labels]] = ()
     ) -> list[Judgement]:
-        return short_window.promote_causes(found, self._open(found, at), over)
+        counted = short_window.promote_causes(found, self._open(found, at), over)
+        return list(short_window.count_explained(counted, partial(self.around, at=at)))
 
     def _judge_rules(self, span: EvaluationSpan) -> list[Judgement]:
         """Every rule for every entity of its scope, by the signals of this moment."""
@@ -308,11 +310,9 @@ class Judge:
     def asks(self, rule: Rule) -> set[str]:
         """The signals that a rule's conditions name, to be true, to stay so and to be proven."""
         sides = [side for c in self._condition(rule) for found in comparisons(c) for side in (found.left, found.right)]
-        sides += [self._proof(rule)] if rule.proven_when else []
+        proof = self.knowledge.proof(rule)
+        sides += [] if proof is None else [proof]
         return {name for side in sides for name in signal_names(side)}
-
-    def _proof(self, rule: Rule) -> Expr:
-        return expression(expand(rule.proven_when, parameters(rule, self.params.get(rule.code))))
 
     def _at(self, at: float) -> Entities:
         known = self._entities
@@ -489,7 +489,7 @@ class Judge:
             if memory.true_since is None:
                 memory.true_since = at
                 memory.from_start = self._since is None
-            memory.last_true = at
+            memory.last_true = memory.last_seen = at
             memory.covered = self._is_covered(rule, entity, memory.true_since)
             held = at - memory.true_since
             # What a window without history showed goes on: it does not end because there is history now.
@@ -512,17 +512,18 @@ class Judge:
                 return fired
             short = self._shown_short.get(fired.key)
             last = memory.last_true if memory.last_true is not None else quiet
-            return msgspec.structs.replace(fired, short=short, last_true=last)
+            return msgspec.structs.replace(fired, short=short, last_true=last, last_seen=memory.last_seen)
         if verdict.truth is None:
             return Judgement(rule, entity, "unknown", partial(self.why_unknown, verdict, entity, span), verdict)
         return Judgement(rule, entity, "clear", partial(self.why_false, verdict, entity), verdict)
 
     def _is_proven(self, rule: Rule, entity: Labels) -> bool:
         """Whether the figures prove what a rule says of an entity, and do not only suggest it."""
-        if not rule.proven_when or self._suspects:
+        proof = None if self._suspects else self.knowledge.proof(rule, self.params.get(rule.code))
+        if proof is None:
             return True
-        proof = self.signals.now.evaluate(self._proof(rule))
-        return not isinstance(proof, float) and entity in self.signals.by_entity(proof, SCOPES[rule.scope])
+        found = self.signals.now.evaluate(proof)
+        return not isinstance(found, float) and entity in self.signals.by_entity(found, SCOPES[rule.scope])
 
     def _quiet_since(self, rule: Rule, entity: Labels, span: EvaluationSpan) -> float | None:
         """Since when an entity has had no requests, where a rule's condition is about these: what the window still

@@ -30,6 +30,7 @@ class Memory(msgspec.Struct):
 
     true_since: float | None = None  # start of the current run of true
     last_true: float | None = None
+    last_seen: float | None = None  # when the figures last showed it: as late, or after the last request of its engine
     fired: bool = False
     from_start: bool = False  # the run was already true when first looked at
     covered: bool = False  # when it was last true, another rule that fired had its place
@@ -54,6 +55,7 @@ class Judgement(msgspec.Struct, frozen=True):
     unproven: bool = False  # whether the figures leave open if it is so; of what is true for less than is needed
     short: float | None = None  # seconds of the short window that shows it, where the long one does not
     last_true: float | None = None  # when it was, where it is not any more and `keep` holds it
+    last_seen: float | None = None  # when its figures showed it, where that is not the same
 
     @property
     def key(self) -> str:

@@ -16,7 +16,7 @@ from kvitals.diagnoser.judgement import Judgement, Memory
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.rules.compiled_signal import compile_signal
 from kvitals.rules.expressions import expression
-from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, signal_names
 from kvitals.rules.model import Quantity, Rule, Scope, Signal
 from kvitals.series.promql import selectors
 from kvitals.series.types import Labels
@@ -71,8 +71,17 @@ def felt_symptoms(knowledge: Knowledge) -> Knowledge:
         return SIGNAL_PREFIX in knowledge.signals[name].expr
 
     rules = {code: rule for code, rule in knowledge.rules.items() if is_felt(rule)}
-    needed = {TRAFFIC, *(name for rule in rules.values() for name in knowledge.needs(rule))}
+    needed = {
+        TRAFFIC,
+        *(name for rule in rules.values() for name in (*knowledge.needs(rule), *_proofs(knowledge, rule))),
+    }
     return replace(knowledge, rules=rules, signals={n: s for n, s in knowledge.signals.items() if n in needed})
+
+
+def _proofs(knowledge: Knowledge, rule: Rule) -> frozenset[str]:
+    """The signals that prove what a rule says, where they decide when it counts."""
+    proof = knowledge.proof(rule)
+    return frozenset(signal_names(proof)) if proof is not None else frozenset()
 
 
 def is_history(signal: Signal) -> bool:
@@ -178,6 +187,23 @@ def add_hidden_causes(
         return _shown(hidden, short, short.start if since is None else since)
 
     return [counted(judgement) for judgement in found]
+
+
+def count_explained(
+    found: Sequence[Judgement], around: Callable[[Judgement], Mapping[Scope, Labels]]
+) -> Sequence[Judgement]:
+    """A symptom that the figures do not prove counts at once where a cause that explains it has fired: then there is
+    little doubt. Without one it has to last. around: the entities, by scope, of which a cause explains a judgement."""
+    doubtful = [j for j in found if j.unproven and j.rule.kind == "symptom"]
+    if not doubtful:
+        return found
+    causes = [j for j in found if j.outcome == "fired" and j.rule.kind == "cause" and j.last_true is None]
+    explained = {(j.rule.scope, j.entity, code) for j in causes for code in j.rule.explains}
+
+    def counts(j: Judgement) -> bool:
+        return j.unproven and any((*place, j.rule.code) in explained for place in around(j).items())
+
+    return [msgspec.structs.replace(j, outcome="fired", why="", unproven=False) if counts(j) else j for j in found]
 
 
 def _is_true_now(judgement: Judgement) -> bool:

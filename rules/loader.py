@@ -82,6 +82,10 @@ class Knowledge:
         """The rule's `when` with its parameters filled in; `params` override the defaults."""
         return parse_condition(expand(rule.when, parameters(rule, params)))
 
+    def proof(self, rule: Rule, params: Mapping[str, float] | None = None) -> Expr | None:
+        """What has a value where the figures prove what a rule says; None of a rule whose condition is proof."""
+        return expression(expand(rule.proven_when, parameters(rule, params))) if rule.proven_when else None
+
     def needs(self, rule: Rule) -> list[str]:
         """The signals that decide a rule's outcome: those that its `when` names."""
         return list(_signals_in(expand(rule.when, parameters(rule))))

@@ -65,7 +65,8 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "unreadable_values": (
         PARTIAL,
-        "The agent could not parse some values and left them out: {detail}. Does the mapping fit the log?",
+        "The agent left out values that it could not parse or that are impossible, such as more cached tokens than "
+        "prompt tokens: {detail}. Does the mapping fit the log?",
     ),
     "files": (UNKNOWN, "{detail}"),
     "unusable": (FAILED, "{detail}"),

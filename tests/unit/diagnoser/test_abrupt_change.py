@@ -43,6 +43,7 @@ def requests(late: str) -> dict[str, str]:
         'kvitals_target_up{engine="e"}': f"1x{BEFORE + 30}",
         'kvitals_slo_seconds{engine="e",slo="ttft_p99",class=""}': f"2x{BEFORE + 30}",
         'kvitals_ttft_seconds_bucket{engine="e",le="1"}': f"0+10x{BEFORE} {late}",
+        'kvitals_ttft_seconds_bucket{engine="e",le="2"}': f"0+10x{BEFORE} {late}",
         'kvitals_ttft_seconds_bucket{engine="e",le="5"}': f"0+10x{BEFORE + 30}",
         'kvitals_ttft_seconds_bucket{engine="e",le="+Inf"}': f"0+10x{BEFORE + 30}",
         'kvitals_ttft_seconds_count{engine="e"}': f"0+10x{BEFORE + 30}",

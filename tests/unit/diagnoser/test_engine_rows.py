@@ -104,15 +104,6 @@ def test_a_request_that_a_frontend_and_its_worker_count_is_counted_once() -> Non
     assert [row.verdict.split()[3] for row in document.engines] == ["328", "128", "200"]
 
 
-def test_a_symptom_that_is_only_kept_open_says_when_it_was_last_true() -> None:
-    """It had the figures of now: "ITL p99 is 22.8 ms; the objective is 200 ms" was a page."""
-    document = judge(CAPTURES / "incidents" / "scattered_prefixes-1.kvcap", setup()).document
-    (late,) = (one for one in document.notes if one.code == "LAT01")
-    measured = {one.signal: one.value for one in late.measures}
-    assert measured["ttft_p99_seconds"] > measured["slo_ttft_seconds"]  # type: ignore[operator]
-    assert late.conclusion.endswith("Last true at 16:29:06 UTC.")
-
-
 def test_a_pool_behind_a_frontend_uses_at_most_all_of_its_slots() -> None:
     document = judge(CAPTURES / "incidents" / "dynamo_overload-1.kvcap", setup()).document
     (full,) = (one for one in (*document.causes, *document.notes) if one.code == "EFF02")

@@ -176,7 +176,7 @@ inference_objective_running_requests{{model_name="m"}} 2
 """
 LITELLM = """
 litellm_proxy_total_requests_metric_total{{requested_model="m",team="ann"}} {n}
-litellm_llm_api_time_to_first_token_metric_bucket{{model="m",team="ann",le="0.5"}} 0
+litellm_llm_api_time_to_first_token_metric_bucket{{model="m",team="ann",le="2.0"}} 0
 litellm_llm_api_time_to_first_token_metric_bucket{{model="m",team="ann",le="5.0"}} {n}
 litellm_llm_api_time_to_first_token_metric_bucket{{model="m",team="ann",le="+Inf"}} {n}
 litellm_llm_api_time_to_first_token_metric_count{{model="m",team="ann"}} {n}

@@ -232,6 +232,59 @@ def test_durations_complete_times_and_nonsense_does_not() -> None:
     assert one.unreadable == {"end": 1, "first_token": 1}
 
 
+COUNTS = {"prompt_tokens": "p", "cached_tokens": "c", "external_tokens": "x", "output_tokens": "o"}
+
+
+def test_a_part_of_the_prompt_is_no_more_than_the_prompt() -> None:
+    """A log with more cached than prompt tokens was stored as it was, and 200 % of the prompt were cached."""
+    one = mapped(fields={"start": "t", **COUNTS})
+    part = read(one, p=100, c=200, x=101, o=5)
+    assert (part.prompt_tokens, part.cached_tokens, part.external_tokens, part.output_tokens) == (100, None, None, 5)
+    assert one.unreadable == {"cached_tokens": 1, "external_tokens": 1}
+    part = read(one, p=100, c=100, x=100)
+    assert (part.cached_tokens, part.external_tokens) == (100, 100)
+    assert read(one, c=200).cached_tokens == 200  # of how many is not known
+    assert one.unreadable.total() == 2
+
+
+@pytest.mark.parametrize("raw", [-1, -0.5, 1.5, True, False, "NaN", "inf", "-Infinity", 10**12, "1e400", [1], {"a": 1}])
+def test_a_number_that_cannot_be_is_left_out(raw: object) -> None:
+    one = mapped(fields={"start": "t", **COUNTS, "ttft": "f"}, phases={"queue": "q"})
+    part = read(one, p=raw, c=raw, x=raw, o=raw, f=raw if raw != 1.5 else -1.5, q=raw if raw != 1.5 else -1.5)
+    assert (part.prompt_tokens, part.cached_tokens, part.external_tokens, part.output_tokens) == (None,) * 4
+    assert (part.ttft, part.phases) == (None, {})
+    assert one.unreadable.total() == (0 if isinstance(raw, list | dict) else 6)
+
+
+def test_what_took_longer_than_the_request_is_left_out() -> None:
+    fields = {"start": "s", "end": "e", "first_token": "f", "itl": "i", "itl_max": "m"}
+    one = mapped(fields=fields, phases={"queue": "q", "decode": "d"}, ids={"request": "id"})
+    start = SEEN + 0.25
+    part = read(one, id="rq-1", s=start, e=start + 2.5, f=start + 3, i=9, m=9, q=9, d=2)
+    assert (part.ttft, part.itl, part.itl_max, part.phases) == (None, None, None, {"decode": 2})
+    assert one.unreadable == {"ttft": 1, "itl": 1, "itl_max": 1, "phases.queue": 1}
+    assert read(one, id="rq-1", s=start, e=start + 2.5, f=start + 2.501).ttft == pytest.approx(2.501)  # rounded
+    assert read(one, id="rq-1", s=SEEN, e=SEEN + 2, f=SEEN + 2.9).ttft == pytest.approx(2.9)  # to whole seconds
+
+
+def test_times_that_cannot_be_are_left_out() -> None:
+    one = mapped(fields={"start": "s", "end": "e", "first_token": "f", "ttft": "x"}, ids={"request": "id"})
+    ahead = SEEN + 7200
+    part = read(one, id="rq-1", s=ahead, e=ahead + 1, f=ahead)
+    assert (part.start, part.end, part.ttft) == (None, None, None)
+    assert one.unreadable == {"start": 1, "end": 1, "first_token": 1}
+    part = read(one, id="rq-1", s=SEEN - 90 * 86400, e=SEEN)  # a request does not take a quarter of a year
+    assert (part.start, part.end) == (None, None)
+    assert taken(one.read(json.dumps({"id": "rq-1", "s": SEEN - 7 * 86400}).encode(), SEEN)).start is not None
+
+
+def test_a_flag_is_no_id() -> None:
+    """All requests of the log were one: `True`."""
+    one = mapped(ids={"request": "id"})
+    assert read(one, id=True).ids == ()
+    assert one.unreadable == {"ids.request": 1}
+
+
 def test_keys_with_dots_and_lists() -> None:
     one = mapped(fields={"start": "t", "model": "a.b.0.c.d"})
     assert read(one, **{"a.b.0.c.d": "m"}).model == "m"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import ConfigError, RequestLog, TenantsTable
 
 TENANTS = TenantNames(TenantsTable(), bytes(32))
-MAPPING = "system: mine\ntitle: Mine\nfields: {end: t, prompt_tokens: n}\nids: {request: id}\ntenant: who\n"
+MAPPING = "system: mine\ntitle: Mine\nfields: {end: t, prompt_tokens: n, cached_tokens: cached}\nids: {request: id}\ntenant: who\n"
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def started(config: RequestLog, tmp_path: Path) -> RequestLogs:
 
 def write(config: RequestLog, *ids: str, **other: Any) -> None:
     with config.path.open("a") as file:
-        file.writelines(json.dumps({"t": 1_795_247_000, "id": one, "who": "acme"} | other) + "\n" for one in ids)
+        file.writelines(json.dumps({"t": time.time(), "id": one, "who": "acme"} | other) + "\n" for one in ids)
 
 
 async def ids(logs: RequestLogs) -> list[str]:
@@ -121,6 +122,10 @@ async def test_the_wrong_format_is_said(config: RequestLog, tmp_path: Path) -> N
     (record,) = await logs.read()
     assert (record.state, record.reason) == ("partial", "unreadable_values")
     assert "prompt_tokens (1)" in record.message
+    write(config, "rq-1", n=10, cached=20)
+    (record,) = await logs.read()
+    assert (record.state, record.reason) == ("partial", "unreadable_values")
+    assert "cached_tokens (1)" in record.message and record.parts[0].cached_tokens is None
     write(config, "rq-2")
     assert (await logs.read())[0].state == "ok"
     logs.close()
@@ -176,7 +181,7 @@ async def test_a_backlog_is_said(config: RequestLog, tmp_path: Path, monkeypatch
     await logs.read()
     with config.path.open("a") as file:
         for n in range(8):
-            file.write(json.dumps({"t": 1_795_247_000, "id": f"rq-{n}", "text": "x" * (1 << 20)}) + "\n")
+            file.write(json.dumps({"t": time.time(), "id": f"rq-{n}", "text": "x" * (1 << 20)}) + "\n")
     (record,) = await logs.read()
     assert (record.state, record.reason) == ("partial", "behind")
     logs.close()

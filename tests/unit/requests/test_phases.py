@@ -63,6 +63,27 @@ def test_the_observer_nearest_to_the_client_tells_ttft_e2e_and_usage() -> None:
     assert adds_up(record)
 
 
+@pytest.mark.parametrize("engine", [{"role": "decode"}, {}])
+def test_no_more_is_cached_than_the_prompt_has(engine: dict[str, Any]) -> None:
+    """The counts may be of two observers, each of which may be: what is more than the whole is unknown."""
+    for parts in (
+        (llm(1, T, prompt_tokens=100, cached_tokens=200, **engine),),
+        (tap(1, T, prompt_tokens=100, cached_tokens=None), llm(1, T, prompt_tokens=300, cached_tokens=200, **engine)),
+        (tap(1, T, prompt_tokens=100, external_tokens=101, cached_tokens=200), llm(1, T, **engine)),
+    ):
+        record = one(*parts)
+        assert (record.prompt_tokens, record.cached_tokens) == (100, None)
+        assert record.sources["cached_tokens"].endswith("; not used: more than the prompt")
+        assert record.external_tokens is None
+
+
+def test_choices_of_one_prompt_have_its_cached_tokens_once() -> None:
+    """Each choice looks the prompt up: 0 + 96 of 100 tokens, and of four choices 288 %."""
+    several = [llm(1, T, span=f"{n}" * 16, prompt_tokens=100, cached_tokens=96 if n else 16) for n in range(4)]
+    record = one(*several)
+    assert (record.prompt_tokens, record.cached_tokens) == (100, 16)
+
+
 def test_a_gateway_around_a_tap_is_nearer_to_the_client() -> None:
     litellm = RequestPart(
         observer="gateway", system="litellm", seen=T, ids=("request:req-1",), span="g", start=T - 1, end=T, ttft=0.5,

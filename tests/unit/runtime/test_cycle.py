@@ -22,7 +22,7 @@ from kvitals.app.runtime.cycle import Cycle, judge
 from kvitals.app.runtime.ingestion import Ingestion
 from kvitals.app.runtime.reload import Reload
 from kvitals.app.state import StateKeeper
-from kvitals.config import Config, HistoryTable
+from kvitals.config import Config, HistoryTable, SloTable
 from kvitals.diagnoser import evaluator
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.signals import EvaluationSpan
@@ -174,9 +174,9 @@ async def test_nothing_that_grows_with_engines_is_worked_out_on_the_loop(
         (StateKeeper, "save"),
     ):
         followed(owner, name)
-    config = Config(history=HistoryTable(directory=tmp_path, min_free_bytes=0))
+    config = Config(history=HistoryTable(directory=tmp_path, min_free_bytes=0), slo=SloTable(ttft_p99_seconds=0.5))
     pipeline = Pipeline(Setup(load(), config), DocumentSource("capture", "a test"))
-    with CaptureReader.open(FOLDER / "heavy_tenant.kvcap") as reader:
+    with CaptureReader.open(FOLDER / "few_slots.kvcap") as reader:
         pipeline.node.expect(reader.header.meta)
         records = list(reader)
     for record in records:
