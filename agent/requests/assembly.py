@@ -25,6 +25,7 @@ KINDS = ("request", "response", "room", "remote")
 
 BOTH_SIDES = "engine, both sides"
 BY_TOKENS = "engine, decode over tokens"
+NOT_USED = "not used: more than the prompt"
 
 _NO_ENGINES: dict[str, str] = {}
 
@@ -97,6 +98,8 @@ class Assembly:
         cached, cached_said = _count(said, head.cached_tokens, engine.cached_tokens)
         external, external_said = _count(said, head.external_tokens, engine.external_tokens)
         output, output_said = _count(said, head.output_tokens, engine.output_tokens)
+        if not _is_part(cached, prompt) or not _is_part(external, prompt):
+            return None
         tenant = head.tenant or engine.tenant
         who = (
             said,
@@ -150,6 +153,8 @@ class Assembly:
             itl_said = BY_TOKENS if tokens > 1 else ""
             itl = engine.phases["decode"] / (tokens - 1) if tokens > 1 else None
         prompt, cached, external = engine.prompt_tokens, engine.cached_tokens, engine.external_tokens
+        if not _is_part(cached, prompt) or not _is_part(external, prompt):
+            return None
         who = (
             "engine",
             "engine",
@@ -223,6 +228,13 @@ class Assembly:
         engines = self._labels(sides)
         first = _First(ranked)
         systems = sorted({p.system for p in parts})
+        prompt = _tokens("prompt_tokens", sides, ranked, sources, _prompt)
+        # Choices of one prompt look it up once each, and the later ones find what the first one computed or got.
+        choices = _of_engines("prompt_tokens", sides, _alike)
+        cached, external = (
+            _of_prompt(name, _tokens(name, sides, ranked, sources, of_choices if choices else _sum), prompt, sources)
+            for name, of_choices in (("cached_tokens", min), ("external_tokens", max))
+        )
         return RequestRecord(
             id=_id(ranked, parts),
             trace=_trace(ranked),
@@ -240,9 +252,9 @@ class Assembly:
             itl=_itl(ranked, sides, sources),
             itl_max=first.seconds("itl_max"),
             itl_p99=first.seconds("itl_p99"),
-            prompt_tokens=_tokens("prompt_tokens", sides, ranked, sources, _prompt),
-            cached_tokens=_tokens("cached_tokens", sides, ranked, sources, _sum),
-            external_tokens=_tokens("external_tokens", sides, ranked, sources, _sum),
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+            external_tokens=external,
             output_tokens=_tokens("output_tokens", sides, ranked, sources, _sum),
             status=first.number("status"),
             finish=first.text("finish"),
@@ -423,6 +435,25 @@ def _of_engines(name: str, sides: OrderedShares, of_engine: Callable[[list[int]]
             if values:
                 return of_engine(values)
     return None
+
+
+def _is_part(count: int | None, prompt: int | None) -> bool:
+    """Whether so many tokens can be of the prompt, as far as is known."""
+    return count is None or prompt is None or count <= prompt
+
+
+def _of_prompt(name: str, count: int | None, prompt: int | None, sources: list[tuple[str, str]]) -> int | None:
+    """A count of the prompt's tokens. One of more than the prompt has is none, and its source says so."""
+    if _is_part(count, prompt):
+        return count
+    who = sources.pop([field for field, _ in sources].index(name))[1]
+    sources.append((name, f"{who}; {NOT_USED}"))
+    return None
+
+
+def _alike(counts: list[int]) -> int:
+    """1 where there are several that are the same."""
+    return int(len(counts) > 1 and len(set(counts)) == 1)
 
 
 def _prompt(counts: list[int]) -> int:

@@ -32,6 +32,10 @@ time nor an id."""
 MAX_TEXT = 200
 MAX_TOKENS = 1_000_000_000
 MAX_SECONDS = 7 * 24 * 3600.0
+MAX_AHEAD = 3600.0
+"""Seconds that a log's clock may be ahead of ours. A request that has not been yet is in no log."""
+TIME_SLACK = 0.002
+"""Seconds by which the rounding of times makes a part of a request longer than the whole."""
 MIN_ID = 4
 """Characters of an id. Requests that are called `1` by two clients are not one request."""
 
@@ -73,7 +77,8 @@ class LineReader:
         self._tenant = [_Getter(v) for v in values(tuple(tenant) or log.tenant)]
         self._session = [_Getter(v) for v in values(log.session)]
         self.unreadable: Counter[str] = Counter()
-        """Fields whose value could not be what the map says, and how often; the part goes without it."""
+        """Fields whose value cannot be what the map says, or cannot be beside the others of its line, and how often;
+        the part goes without it."""
 
     def read(self, line: bytes, seen: float) -> RequestPart | str:
         """The part that a line is, or why it is none. `seen`: when it was read, seconds since the epoch."""
@@ -84,7 +89,7 @@ class LineReader:
             return NOT_A_REQUEST
         told: dict[str, Any] = {name: self._first(name, getters, data) for name, getters in self._fields.items()}
         told = {name: made for name, made in told.items() if made is not None}
-        self._complete(told)
+        self._complete(told, seen)
         ids = self._identities(data)
         if not ids and "start" not in told and "end" not in told:
             return NO_IDENTITY
@@ -93,6 +98,7 @@ class LineReader:
             for name, getters in self._phases.items()
             if (seconds := self._first("duration", getters, data, f"phases.{name}")) is not None
         }
+        self._refuse_impossible(told, phases)
         return RequestPart(
             observer=self._log.observer,
             system=self._log.system,
@@ -117,15 +123,18 @@ class LineReader:
             self.unreadable[name or field] += 1
         return None
 
-    def _complete(self, told: dict[str, Any]) -> None:
+    def _complete(self, told: dict[str, Any], seen: float) -> None:
         """Times from durations and the other way round: they are of one clock."""
+        for name in ("start", "end", "first_token"):
+            if told.get(name, seen) > seen + MAX_AHEAD:
+                self._refuse(told, name)
         duration, first = told.pop("duration", None), told.pop("first_token", None)
         start, end = told.get("start"), told.get("end")
         if duration is not None and start is None and end is not None:
             start = told["start"] = end - duration
         elif duration is not None and end is None and start is not None:
             end = told["end"] = start + duration
-        if start is not None and end is not None and end < start:
+        if start is not None and end is not None and not 0.0 <= end - start <= MAX_SECONDS:
             self.unreadable["end"] += 1
             del told["start"], told["end"]
         elif first is not None and start is not None:
@@ -134,13 +143,34 @@ class LineReader:
             else:
                 self.unreadable["first_token"] += 1
 
+    def _refuse_impossible(self, told: dict[str, Any], phases: dict[str, float]) -> None:
+        """Leave out values that cannot be beside the others: a part that is more than its whole."""
+        prompt = told.get("prompt_tokens")
+        for name in ("cached_tokens", "external_tokens"):
+            if prompt is not None and told.get(name, 0) > prompt:
+                self._refuse(told, name)
+        start, end = told.get("start"), told.get("end")
+        if start is None or end is None:
+            return
+        whole_seconds = start == int(start) or end == int(end)
+        longest = end - start + (1.0 if whole_seconds else TIME_SLACK)
+        for name in ("ttft", "itl", "itl_max"):
+            if told.get(name, 0.0) > longest:
+                self._refuse(told, name)
+        for name in [name for name, seconds in phases.items() if seconds > longest]:
+            self._refuse(phases, name, f"phases.{name}")
+
+    def _refuse(self, told: dict[str, Any], field: str, name: str = "") -> None:
+        del told[field]
+        self.unreadable[name or field] += 1
+
     def _identities(self, data: Mapping[str, Any]) -> tuple[str, ...]:
         found: dict[str, None] = {}
         for kind, getter in self._ids:
             raw = getter.get(data)
             if raw is None:
                 continue
-            text = _id(kind, str(raw))
+            text = "" if isinstance(raw, bool) else _id(kind, str(raw))
             if text:
                 found[identity(kind, text)] = None
             else:

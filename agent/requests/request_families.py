@@ -112,12 +112,11 @@ class _Counts:
         prompt, output, cached = record.prompt_tokens, record.output_tokens, record.cached_tokens
         if prompt is not None:
             self.prompt = (self.prompt or 0.0) + prompt
-            if cached is not None:
+            if cached is not None:  # of a prompt that is not known it is no share
                 self.told = (self.told or 0.0) + prompt
+                self.cached = (self.cached or 0.0) + cached
         if output is not None:
             self.output = (self.output or 0.0) + output
-        if cached is not None:
-            self.cached = (self.cached or 0.0) + cached
 
 
 class _Tenant:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,12 @@ from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import ConfigError, RequestLog, TenantsTable
 
 TENANTS = TenantNames(TenantsTable(), bytes(32))
-MAPPING = "system: mine\ntitle: Mine\nfields: {end: t, prompt_tokens: n, cached_tokens: cached}\nids: {request: id}\ntenant: who\n"
+MAPPING = """system: mine
+title: Mine
+fields: {end: t, prompt_tokens: n, cached_tokens: cached}
+ids: {request: id}
+tenant: who
+"""
 
 
 @pytest.fixture

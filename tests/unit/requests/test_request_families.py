@@ -131,10 +131,10 @@ def test_what_is_unknown_is_not_counted_as_nothing() -> None:
 
 
 def test_cached_tokens_of_an_unknown_prompt_are_no_share_of_it() -> None:
-    """They were added to the cached tokens and not to the prompt tokens that these are a share of: 150 % were cached."""
+    """They were added to the cached tokens and not to the prompt tokens that these are a share of."""
     counted = Counted()
     counted.families.add(record(prompt_tokens=100, cached_tokens=50))
-    counted.families.add(record(prompt_tokens=None, cached_tokens=100))
+    counted.families.add(one(llm(1, T, prompt_tokens=None, cached_tokens=100)))
     counted.row()
     counted.row()
     assert counted.total("kvitals_tenant_cached_tokens_total") == 50
