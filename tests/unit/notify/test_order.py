@@ -94,6 +94,8 @@ async def test_no_message_waits_for_a_diagnosis_that_takes_long(
         async with asyncio.timeout(20):
             while len(one._looking) < 21:  # noqa: ASYNC110 (it has no event)
                 await asyncio.sleep(0.01)
+        await one._in_thread(lambda: None)  # what looks read of their incidents was asked for before
+        await asyncio.sleep(0.05)
         slow.go.set()
         await there.count(22)  # the engine that the document has a cause for
     (*_, (_, _, last)) = there.came
