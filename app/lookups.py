@@ -38,6 +38,16 @@ class Lookups:
     notes: Sequence[str] = ()
 
     @property
+    def extent(self) -> str:
+        """How much is replayed, in words."""
+        of = self.accesses
+        lasted = float(of.time[-1] - of.time[0])
+        return (
+            f"{len(of):,} request{'s' * (len(of) != 1)} in {lasted:,.0f} s, {int(of.tokens.sum()):,} prompt tokens, "
+            f"{of.references:,} blocks of {of.block_size} tokens looked up"
+        )
+
+    @property
     def recorded_hit_rate(self) -> float | None:
         """The hit rate of the lookups whose hits the engine reported; None where it reported none."""
         reported = self.accesses.hit >= 0

@@ -81,10 +81,12 @@ def prefill_to_decode(prompt: float, output: float, prefill_rate: float, decode_
 
 
 def whole_ratio(ratio: float, most: int = 8) -> tuple[int, int]:
-    """The nearest ratio of whole numbers up to `most` that does not give prefill less."""
+    """The nearest ratio of whole numbers up to `most`, or of one to more than that, that does not give prefill less."""
+    if ratio > most:
+        return math.ceil(ratio * (1 - 1e-9)), 1
+    if 0 < ratio < 1 / most:
+        return 1, math.floor(1 / ratio * (1 + 1e-9))
     pairs = [(p, d) for p in range(1, most + 1) for d in range(1, most + 1) if p / d >= ratio * (1 - 1e-9)]
-    if not pairs:
-        return most, 1
     return min(pairs, key=lambda one: (one[0] / one[1], one[0]))
 
 

@@ -138,8 +138,9 @@ def all_reduce_seconds(on: Machine, tokens: float) -> float:
 
 
 def ceiling(on: Machine) -> float:
-    """Tokens a second of one sequence alone: bandwidth over the weights that a step reads."""
-    return on.gpu.bandwidth * on.reached.memory / _weights_read_by_gpu(on, 1)
+    """Tokens a second of one sequence alone: bandwidth over the weights that a step reads. Its token passes pipeline
+    stages one after the other."""
+    return on.gpu.bandwidth * on.reached.memory / (on.layout.pipeline * _weights_read_by_gpu(on, 1))
 
 
 def bubble(stages: int, batches: int) -> float:

@@ -146,7 +146,7 @@ def batching(of: SizingPlan) -> SizingStep:
     lines = (
         SizingLine("prefill, a GPU", prefill, "tokens/s", "measured" if seen.prefill else "bound"),
         SizingLine("decode, a GPU", decode, "tokens/s", "measured" if seen.decode else "bound"),
-        SizingLine("P:D", pd, "", f"{how}, if they are parted", f"{number(pd)}, {whole}"),
+        SizingLine("P:D", pd, "", f"{how}, if they are parted", f"{number(pd)}, in whole GPUs {whole}"),
         SizingLine("moving KV", moved.moving, "seconds", f"{carried}{seconds(moved.computing)} at least"),
         *_chunk(of, step),
     )

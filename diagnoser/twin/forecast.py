@@ -13,10 +13,9 @@ from kvitals.diagnoser.twin.scheduler import SchedulerSettings, SimulatedRun, si
 from kvitals.diagnoser.twin.settings import (
     UNMODELLED,
     KnownSettings,
-    SettingError,
     TwinChange,
     apply_changes,
-    change_of,
+    changes_of,
     settings_now,
 )
 from kvitals.diagnoser.twin.simulated_load import ArrivalKind, SimulatedLoad, arrival_kind, of_accesses, of_histograms
@@ -167,9 +166,7 @@ def forecast(of: TwinSubject, texts: Sequence[str], *, draws: int = DRAWS, seed:
     known = settings_now(
         of.facts, float(running.max(initial=0.0)), bool((of.period.waiting > 0).any()), _largest_step(of)
     )
-    changes = tuple(change_of(text, of.system, known) for text in texts)
-    if not changes:
-        raise SettingError("--set: name a setting, such as --set max-num-seqs=16")
+    changes = changes_of(texts, of.system, known)
     measured = measured_quantities(of)
     simulated: Values = {}
     fit: StepFit | None = None
@@ -233,6 +230,13 @@ def _check_model(of: TwinSubject, known: KnownSettings, changes: Sequence[TwinCh
                 f"today's --{one.flag} is not reported; set it in the agent's configuration, or run the agent "
                 f"on the engine's node, where it reads the command line"
             )
+    after = apply_changes(known.scheduler, tuple(changes))
+    room = after.blocks * after.block_tokens
+    longest = int(of.accesses.tokens.max(initial=0)) if of.accesses is not None else 0
+    if "blocks" in fields and longest > room:
+        raise _NoPredictionError(
+            f"the longest prompt has {longest:,} tokens, and {room:,} tokens would fit in the cache"
+        )
     turned_on = any(one.field == "caching" and one.to > 0 for one in moved)
     if ("blocks" in fields or turned_on) and not _has_lookups(of):
         raise _NoPredictionError(

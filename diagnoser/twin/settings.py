@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kvitals.diagnoser.twin.scheduler import SchedulerSettings
@@ -136,6 +136,24 @@ def change_of(text: str, system: str, known: KnownSettings) -> TwinChange:
     reported = flag.field in known.reported
     now = float(getattr(known.scheduler, flag.field)) + flag.reserved if reported else None
     return TwinChange(name, flag.field, now, number, flag.reserved)
+
+
+def changes_of(texts: Sequence[str], system: str, known: KnownSettings) -> tuple[TwinChange, ...]:
+    """Settings, each as `flag=value`, as changes. Raises SettingError, also where the engine would not start."""
+    changes = tuple(change_of(text, system, known) for text in texts)
+    if not changes:
+        raise SettingError("--set: name a setting, such as --set max-num-seqs=16")
+    for i, one in enumerate(changes):
+        if any(other.field == one.field for other in changes[:i]):
+            raise SettingError(f"--set {one.flag}: the same setting is given twice; give one value")
+    after = apply_changes(known.scheduler, changes)
+    fields = {one.field for one in changes}
+    if system == "vllm" and fields & {"slots", "token_budget"} and after.slots > after.token_budget:
+        raise SettingError(
+            f"--set: vLLM does not start with more slots ({after.slots:,}) than tokens of a step "
+            f"({after.token_budget:,}); set max-num-batched-tokens to at least max-num-seqs"
+        )
+    return changes
 
 
 def apply_changes(scheduler: SchedulerSettings, changes: tuple[TwinChange, ...]) -> SchedulerSettings:

@@ -95,12 +95,8 @@ def trace_document(of: Lookups) -> dict[str, Any]:
 def head(of: Lookups, console: Console) -> None:
     """What was replayed, and how much of all there was that is."""
     accesses = of.accesses
-    lasted = float(accesses.time[-1] - accesses.time[0])
     console.print(of.title, style="bold")
-    console.print(
-        f"{len(accesses):,} requests in {lasted:,.0f} s, {int(accesses.tokens.sum()):,} prompt tokens, "
-        f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up"
-    )
+    console.print(of.extent)
     share = "an unknown share" if accesses.observed is None else f"{accesses.observed:.0%}"
     console.print(
         f"observed: {share} of lookups ({accesses.learned or 'nothing is known about the others'})", style="dim"

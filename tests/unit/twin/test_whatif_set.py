@@ -122,3 +122,27 @@ def test_no_more_requests_finish_than_arrive(capsys: pytest.CaptureFixture[str],
 def test_a_switch_is_shown_as_true_or_false(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "whatif", FEW_SLOTS, "--set", "enable-prefix-caching=false")
     assert "--enable-prefix-caching true → false" in out
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("max-num-seqs=4", "max-num-seqs=8"), "the same setting is given twice"),
+        (("max-num-seqs=4", "max-num-active-seqs=8"), "the same setting is given twice"),
+        (("max-num-seqs=4096", "max-num-batched-tokens=64"), "vLLM does not start with more slots (4,096) than tokens"),
+        (("max-num-seqs=9999999",), "set max-num-batched-tokens to at least max-num-seqs"),
+    ],
+)
+def test_settings_with_which_no_engine_starts_are_refused(
+    capsys: pytest.CaptureFixture[str], settings: tuple[str, ...], message: str
+) -> None:
+    """They had a full prediction without a note."""
+    asked = [word for one in settings for word in ("--set", one)]
+    code, _, err = run(capsys, "whatif", LOWERED, *asked)
+    assert code == 2 and message in err
+
+
+def test_a_cache_that_no_prompt_fits_in_is_not_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was predicted to finish 0 requests per second with 0 that wait, while 13.7 arrived."""
+    told = document(capsys, CASCADE, "--set", "num-gpu-blocks-override=2")
+    assert "the longest prompt has" in told["no_prediction"]

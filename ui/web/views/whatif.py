@@ -116,11 +116,7 @@ def _setting(triage: Triage, lever: str) -> str:
 def _about(of: Lookups) -> None:
     accesses = of.accesses
     observed = "an unknown share" if accesses.observed is None else f"{accesses.observed:.0%}"
-    lasted = float(accesses.time[-1] - accesses.time[0])
-    st.markdown(
-        f"{len(accesses):,} requests in {lasted:,.0f} s, {int(accesses.tokens.sum()):,} prompt tokens, "
-        f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up."
-    )
+    st.markdown(f"{of.extent}.")
     st.caption(literal(f"observed: {observed} of lookups ({accesses.learned or 'nothing is known about the others'})"))
 
 
