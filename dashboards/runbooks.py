@@ -145,10 +145,9 @@ def _condition(rule: Rule) -> Iterator[str]:
     yield from ("## The condition", "", "```promql", rule.when.strip(), "```", "")
     if rule.clear:
         yield from ("Once it has fired, it continues while this holds:", "", "```promql", rule.clear.strip(), "```", "")
-    unproven = f", or {rule.unproven_for} if the figures do not prove it," if rule.unproven_for != "0s" else ""
     yield (
-        f"Evaluated for each {rule.scope}: fires after {rule.for_}{unproven} and stays for {rule.keep} after it was "
-        "last true."
+        f"Evaluated for each {rule.scope}: fires after {rule.fires_after} and stays for {rule.keep} after it was last "
+        "true."
     )
     yield ""
     if rule.params:

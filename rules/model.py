@@ -190,6 +190,12 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     alias_of: Code | None = None
 
     @property
+    def fires_after(self) -> str:
+        """For how long the condition has to hold, for people."""
+        doubt = f" ({self.unproven_for} if neither figures nor a cause prove it)"
+        return self.for_ + (doubt if self.unproven_for != "0s" else "")
+
+    @property
     def slug(self) -> str:
         return f"{self.code}-{self.name}"
 

@@ -167,8 +167,7 @@ def _trial(rule: Rule, known: Knowledge, place: str, look: PageWindow | None) ->
         graphs.show(drawn, key=f"held-{rule.code}")
     else:
         st.markdown(f"{what} the condition holds nowhere in this window.")
-    lasts = f"when it held for {rule.for_}" if rule.for_ != "0s" else "at once"
-    lasts += f" (for {rule.unproven_for} where the figures do not prove it)" if rule.unproven_for != "0s" else ""
+    lasts = f"when it held for {rule.fires_after}" if rule.for_ != "0s" else "at once"
     st.caption(f"Only the condition: the rule fires {lasts}, and is “unknown” if a signal is missing.")
     for name in known.needs(rule)[:6]:
         signal = known.signals[name]
