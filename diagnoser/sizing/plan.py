@@ -179,14 +179,22 @@ def estimate(of: Inputs, chosen: Instance) -> FleetEstimate:
         fleets.append(min((_fleet(of, one).gpus for one in tried if not one.why and one.rate > 0), default=math.inf))
         mine = _reached(of, chosen.layout, case)
         rates.append(0.0 if mine.why else mine.rate)
-    room = kv_room(of.model, of.gpu, chosen.layout, Precisions(of.weights.bytes, of.kv.bytes), of.settings)
-    return FleetEstimate(Interval(*reversed(fleets)), room, Interval(*rates))
+    return FleetEstimate(Interval(*reversed(fleets)), _room(of, chosen.layout), Interval(*rates))
+
+
+def _room(of: Inputs, layout: GpuLayout) -> Interval:
+    """Bytes for KV on each GPU, at most what the reserves leave that were given for the bound."""
+    precisions = Precisions(of.weights.bytes, of.kv.bytes)
+    room = kv_room(of.model, of.gpu, layout, precisions, of.settings)
+    given = memory.budget(of.model, of.gpu, layout, precisions, of.shares, of.adapters)
+    left = given.room + given.adapters
+    return Interval(min(room.low, left), min(room.likely, left), min(room.high, left))
 
 
 def _reached(of: Inputs, layout: GpuLayout, case: int) -> Instance:
     """An instance in the low, the likely or the high case."""
     made = machine(of, layout)
-    room = kv_room(of.model, of.gpu, layout, made.precisions, of.settings)
+    room = _room(of, layout)
     left = (room.low, room.likely, room.high)[case]
     held = memory.weights_on_gpu(of.model, layout, made.precisions)
     shares = Shares(overhead=1 - (held + left) / of.gpu.hbm)

@@ -82,6 +82,14 @@ def test_a_model_is_sized_in_the_format_that_it_is_published_in(capsys: pytest.C
     assert found["layout"]["tensor_parallel"] * found["layout"]["data_parallel"] == 8
 
 
+@pytest.mark.parametrize("reserve", [("--overhead", "90%"), ("--activations", "500")])
+def test_reserves_hold_for_the_estimate_as_well(capsys: pytest.CaptureFixture[str], reserve: tuple[str, ...]) -> None:
+    """At least 16 GPUs, expected 4."""
+    load = ("--peak", "10", "--prompt", "1000,2000,3000", "--answer", "200,300,400", "--weights", "fp8")
+    found = document(capsys, *LLAMA, *load, *reserve)
+    assert 2 < found["gpus"] <= found["estimate"]["gpus"]["low"]
+
+
 def test_an_estimate_is_beside_the_bound_and_follows_the_engines_settings(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *LLAMA, *LOAD)
     gpus = found["estimate"]["gpus"]
