@@ -27,6 +27,8 @@ from kvitals.series.undecodable import UNDECODABLE
 
 TIMEOUT_SECONDS = 6.0
 """For a whole answer. A busy agent takes its time; an engine says at once that it has no such path."""
+PAGE_BYTES = 1 << 16
+"""Of a metrics page, to tell whose it is."""
 WORK_SECONDS = 25.0
 """For an answer that an agent computes when asked: longer than its own limit, so that it can say why there is none."""
 MAX_BYTES = 16 << 20
@@ -267,8 +269,20 @@ class AgentClient:
                 return None
             raise
 
+    def shows_other_metrics(self) -> bool:
+        """Whether the URL has a metrics page that is no agent's. Engines count a question to an API that they do not
+        have as an error of their clients, so their page is looked at first."""
+        status, begin = self._read("metrics", {}, PAGE_BYTES, self._timeout, whole=False)
+        return status == 200 and b"# TYPE " in begin and b"kvitals_" not in begin
+
     def _get(self, path: str, parameters: Mapping[str, str], limit: int, timeout: float) -> tuple[int, bytes]:
-        """The status and body of an answer."""
+        """The status and body of an answer of the API."""
+        return self._read(f"api/v1/{path}", parameters, limit, timeout)
+
+    def _read(
+        self, path: str, parameters: Mapping[str, str], limit: int, timeout: float, *, whole: bool = True
+    ) -> tuple[int, bytes]:
+        """The status and body of an answer. whole: False: of a longer one, what comes first."""
         if not _is_url(self.url):
             raise AgentAddressError(f"{self.url!r} is not the URL of an agent: write http://HOST:PORT")
         import requests  # only where an agent is asked: the agent's own process imports this module, too
@@ -280,9 +294,9 @@ class AgentClient:
                 session.trust_env = False
                 session.verify, session.cert = self._verify, self._certificate
                 with session.get(
-                    f"{self.url}/api/v1/{path}",
+                    f"{self.url}/{path}",
                     params=dict(parameters),
-                    headers={"Accept": "application/json", **self._headers},
+                    headers={"Accept": "application/json" if whole else "text/plain", **self._headers},
                     timeout=timeout,
                     stream=True,
                     allow_redirects=False,
@@ -291,6 +305,8 @@ class AgentClient:
                     # What has arrived, not a full piece: an answer that drips must not outlive the deadline.
                     while piece := response.raw.read1(_PIECE_BYTES, decode_content=True):
                         body += piece
+                        if len(body) > limit and not whole:
+                            break
                         if len(body) > limit:
                             raise AgentError(
                                 f"the answer of {self.url} is larger than {limit >> 20} MB: request less at a time"

@@ -140,6 +140,8 @@ async def agent_document(url: str) -> Triage | None:
     """The document of the kvitals agent at `url`; None where something else answers, or nothing. Raises AgentError
     where an agent is there and has no document."""
     client = AgentClient(url)
+    if not await asyncio.to_thread(_may_be_agent, client):
+        return None
     try:
         return await asyncio.to_thread(client.findings)
     except (NotKvitalsError, AgentUnreachableError, AgentAddressError):
@@ -152,7 +154,18 @@ async def agent_document(url: str) -> Triage | None:
 
 async def is_agent(url: str) -> bool:
     """Whether a kvitals agent answers at a URL."""
-    return await asyncio.to_thread(_is_agent, AgentClient(url))
+    client = AgentClient(url)
+    return await asyncio.to_thread(_may_be_agent, client) and await asyncio.to_thread(_is_agent, client)
+
+
+def _may_be_agent(client: AgentClient) -> bool:
+    """Whether the metrics page leaves open that an agent is there: of an engine nothing else is asked."""
+    try:
+        return not client.shows_other_metrics()
+    except AgentSlowError:
+        return _is_agent(client)
+    except (AgentUnreachableError, AgentAddressError):
+        return False
 
 
 def _is_agent(client: AgentClient) -> bool:

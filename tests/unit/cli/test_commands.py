@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from aiohttp.typedefs import Handler
 from rich.console import Console
 
 from kvitals.app.agent_client import AgentRefusedError
@@ -16,7 +17,7 @@ from kvitals.app.comparison import SignalPair, change, differences
 from kvitals.app.demo import FOLDER, HEAVY_TENANT, incidents
 from kvitals.app.pipeline import Setup
 from kvitals.app.serve_recorded import read_pages, serve
-from kvitals.app.sources.live import Collector, agent_document
+from kvitals.app.sources.live import Collector, agent_document, is_agent
 from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.rules.finding import encode
@@ -142,6 +143,27 @@ async def test_a_recorded_incident_served_as_a_target_is_an_engine_to_any_tool()
     finally:
         server.cancel()
         await asyncio.gather(server, return_exceptions=True)
+
+
+async def test_an_engine_is_asked_for_nothing_that_it_does_not_have() -> None:
+    """Each look at a vLLM was two 404s there, and ENG09 told them as errors of its clients."""
+    asked: list[str] = []
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(text="# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 0\n")
+
+    @web.middleware
+    async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
+        asked.append(request.path)
+        return await handler(request)
+
+    app = web.Application(middlewares=[noted])
+    app.router.add_get("/metrics", metrics)
+    async with TestServer(app) as server:
+        url = str(server.make_url("/"))
+        assert await agent_document(url) is None
+        assert not await is_agent(url)
+    assert set(asked) == {"/metrics"}
 
 
 def test_what_ships_is_small() -> None:
