@@ -54,6 +54,8 @@ class Predictions:
         before = self._number(one.before or f"{SIGNAL_PREFIX}{one.signal}", judgement, values)
         if to is None or before is None:
             return None
+        if one.bound == "at least" and to > before:  # the best that it can be is worse: the formula does not fit here
+            return None
         error = self._number(one.error, judgement, values) if one.error else None
         unit = self._ask.judge.knowledge.signals[one.signal].unit
         text = f"{render(before, unit)} → {_bounded(one.bound, before, render(to, unit), to)}"
