@@ -12,7 +12,7 @@ import msgspec
 
 from kvitals.diagnoser import short_window
 from kvitals.diagnoser.entities import ENTITIES, IN_FRONT, INFO, NOTHING_KNOWN, Entities, not_for
-from kvitals.diagnoser.judgement import Judgement, Memory, needed_duration, seconds
+from kvitals.diagnoser.judgement import Judgement, Memory, needed_duration, seconds, too_early
 from kvitals.diagnoser.kleene import Values, Verdict, decide, truths
 from kvitals.diagnoser.late_requests import HISTOGRAMS, late_engines
 from kvitals.diagnoser.quiet import REFUSALS, quiet_engines, quiet_entities
@@ -41,8 +41,6 @@ UNSEEN_SECONDS = 60.0
 """While no agent ran for less than that, what was true is taken to have gone on until enough is seen to tell."""
 MAX_REASONS = 3
 """Comparisons that a conclusion names, where any one of several conditions is enough."""
-TOO_EARLY = "too early to judge"
-"""How the reason begins of what is true, where the judge has not watched for as long as the rule asks for."""
 
 
 class _Pair(msgspec.Struct, frozen=True):
@@ -497,7 +495,7 @@ class Judge:
             memory.fired = memory.fired or held >= needed or (memory.fired_cold and not span.cold)
             memory.fired_cold = at_once
             if not (memory.fired or at_once):
-                return _too_early(rule, entity, verdict, memory, held, watched, proven=proven)
+                return too_early(rule, entity, verdict, memory, held, watched, proven=proven)
         elif self._is_kept(rule, entity, memory, at):
             pass  # keeps firing over a short gap
         elif verdict.truth is None and self._may_go_on(memory, span):
@@ -607,16 +605,3 @@ def _plain(expr: Expr) -> str:
     if isinstance(expr, Selector) and not expr.matchers and not expr.offset and expr.name.startswith(SIGNAL_PREFIX):
         return expr.name.removeprefix(SIGNAL_PREFIX)
     return ""
-
-
-def _too_early(
-    rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, held: float, watched: float, *, proven: bool
-) -> Judgement:
-    """A rule whose condition holds, for less than is needed. It is clear, but unknown while nobody has watched for as
-    long as that: the condition may have held long before. Both in seconds."""
-    needed = needed_duration(rule, proven=proven)
-    reason = f"true for {render(held, 'seconds')}, it counts after {needed}"
-    early = Judgement(rule, entity, "clear", reason, verdict, memory.true_since, early=held, unproven=not proven)
-    if watched >= seconds(needed):
-        return early
-    return msgspec.structs.replace(early, outcome="unknown", why=f"{TOO_EARLY}: {reason}")

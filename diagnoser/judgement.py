@@ -8,10 +8,13 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from kvitals.diagnoser.kleene import Verdict
+from kvitals.diagnoser.text import render
 from kvitals.rules.finding import Outcome
 from kvitals.rules.model import Rule
 from kvitals.series.types import Labels
 
+TOO_EARLY = "too early to judge"
+"""How the reason begins of what is true, where the judge has not watched for as long as the rule asks for."""
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -112,6 +115,19 @@ class Judgement(msgspec.Struct, frozen=True):
     def is_true(self) -> bool:
         """Whether its condition holds now, though it may not count yet. False where its verdict is not made yet."""
         return isinstance(self.how, Verdict) and bool(self.how.truth)
+
+
+def too_early(
+    rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, held: float, watched: float, *, proven: bool
+) -> Judgement:
+    """A rule whose condition holds, for less than is needed. It is clear, but unknown while nobody has watched for as
+    long as that: the condition may have held long before. Both in seconds."""
+    needed = needed_duration(rule, proven=proven)
+    reason = f"true for {render(held, 'seconds')}, it counts after {needed}"
+    early = Judgement(rule, entity, "clear", reason, verdict, memory.true_since, early=held, unproven=not proven)
+    if watched >= seconds(needed):
+        return early
+    return msgspec.structs.replace(early, outcome="unknown", why=f"{TOO_EARLY}: {reason}")
 
 
 def harmless(cause: Judgement, judgements: Iterable[Judgement]) -> bool:

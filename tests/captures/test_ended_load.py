@@ -34,7 +34,7 @@ def test_an_objective_that_was_met_is_not_reported_as_missed(seconds: float) -> 
 
 
 @pytest.mark.parametrize("seconds", [22, 30, 40, 50])
-def test_what_the_window_still_shows_of_the_load_is_told_as_over(seconds: float) -> None:
+def test_what_the_window_still_shows_of_the_load_is_reported_as_over(seconds: float) -> None:
     document = after(seconds)
     assert document.healthy, document.verdict
     assert document.verdict.startswith("No trouble found")

@@ -1,4 +1,4 @@
-"""What a window still shows of a load that is over does not begin, and is told as over."""
+"""What a window still shows of a load that is over does not begin, and is reported as over."""
 
 from __future__ import annotations
 
