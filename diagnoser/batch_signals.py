@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from kvitals.diagnoser.processes import RESTARTS
 from kvitals.diagnoser.signals import EvaluationSpan, Signals, SignalValues, with_enough_samples
 from kvitals.rules.compiled_signal import CompiledSignal, WindowDurations, with_windows
 from kvitals.rules.loader import Knowledge, signal_names
@@ -29,6 +30,7 @@ class Ahead(Signals):
     def __init__(self, knowledge: Knowledge, families: SeriesSource) -> None:
         super().__init__(knowledge, families)
         self._foreseen: dict[EvaluationSpan, dict[str, SignalValues]] = {}
+        self._begins: dict[EvaluationSpan, Mapping[Labels, float]] = {}  # as `begins` is at each
         self._shares = False  # compiled signals, with other recordings
 
     def foresee(self, spans: Sequence[EvaluationSpan]) -> None:
@@ -36,7 +38,7 @@ class Ahead(Signals):
 
         The families' rows up to the last of them are in. Each is to be observed, in this order, before others are.
         """
-        self._foreseen, self._shares = {}, True
+        self._foreseen, self._begins, self._shares = {}, {}, True
         if len(spans) < 2 or not _alike(spans):
             return
         (group, first), (_, second) = self._stages
@@ -46,6 +48,10 @@ class Ahead(Signals):
             return  # at single moments less is asked at once; what is wrong there too is said there
         for i, span in enumerate(spans):
             self.known = {name: courses[name][i] for name in first}
+            if RESTARTS in first:
+                self.now = Moment(self.source, span.at)
+                self._keep_to_process(self.known, self._compile(span), span)
+            self._begins[span] = self.begins
             self._remember(group, first, span.at)
         for name in second:
             if not self._reads_its_like(name, spans[0]):
@@ -57,7 +63,7 @@ class Ahead(Signals):
         known = self._foreseen.pop(span, None)
         if known is None:
             return (yield from super().observe_steps(span))
-        self.known = known
+        self.known, self.begins = known, self._begins.pop(span)
         compiled = self._compile(span)
         group, names = self._stages[-1]
         self.now = Moment(self.source, span.at)

@@ -15,6 +15,7 @@ from kvitals.diagnoser.entities import ENTITIES, IN_FRONT, INFO, NOTHING_KNOWN, 
 from kvitals.diagnoser.judgement import Judgement, Memory, needed_duration, seconds, too_early
 from kvitals.diagnoser.kleene import Values, Verdict, decide, truths
 from kvitals.diagnoser.late_requests import HISTOGRAMS, late_engines
+from kvitals.diagnoser.processes import RESTARTS
 from kvitals.diagnoser.quiet import REFUSALS, quiet_engines, quiet_entities
 from kvitals.diagnoser.reasons import describe_false, describe_true, missing_signals, signals_in
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
@@ -34,8 +35,6 @@ SEVERAL_PROCESSES = "TEL12"
 """The rule of pages that are of several processes in turn: where it is true, no other figure of the page is."""
 UNREADABLE = "TEL01"
 """The rule of pages that cannot be read."""
-RESTARTS = "restarts"
-"""The signal of an engine's restarts in the window."""
 FORGET_SECONDS = 300.0
 UNSEEN_SECONDS = 60.0
 """While no agent ran for less than that, what was true is taken to have gone on until enough is seen to tell."""
@@ -190,7 +189,7 @@ class Judge:
         for quantity in {one for j in fired for one in j.rule.about if one in HISTOGRAMS}:
             families = self.signals.source.families
             late[quantity] = yield partial(late_engines, families, quantity, at, short_window.RECENT_SECONDS)
-        yield lambda: self._recent.observe([j for j in fired if _is_beyond_chance(j, late)], at)
+        yield lambda: self._recent.observe([j for j in fired if short_window.is_beyond_chance(j, late)], at)
         return self._recent.since
 
     def _recent_judge(self) -> Judge:
@@ -237,7 +236,7 @@ class Judge:
             then = replace(span, at=at) if short is None else EvaluationSpan(at, short, short, cold=True)
             return Moment(signals.source, at), then
         if signals is self.signals or self._short is None:
-            return self.signals.now, span
+            return self.signals.now, self.signals.span_of(judgement.entity, span)
         return signals.now, self._short
 
     def _open(self, found: Sequence[Judgement], at: float) -> short_window.OpenSymptoms:
@@ -481,7 +480,8 @@ class Judge:
         if quiet is not None and memory.fired:
             memory.last_true = min(memory.last_true or at, max(quiet, memory.true_since or quiet))
         if quiet is not None and verdict.truth:
-            if not (memory.fired or at_once):
+            # Without history, a cause is judged by a mean over seconds with load and seconds without.
+            if not (memory.fired or (at_once and rule.kind == "symptom")):
                 return Judgement(rule, entity, "clear", f"no requests since {clock_text(quiet)}", verdict)
         elif verdict.truth:
             if memory.true_since is None:
@@ -496,7 +496,7 @@ class Judge:
             memory.fired_cold = at_once
             if not (memory.fired or at_once):
                 return too_early(rule, entity, verdict, memory, held, watched, proven=proven)
-        elif self._is_kept(rule, entity, memory, at):
+        elif self._is_kept(rule, entity, memory, span):
             pass  # keeps firing over a short gap
         elif verdict.truth is None and self._may_go_on(memory, span):
             pass
@@ -509,8 +509,10 @@ class Judge:
                 self._shown_short.pop(fired.key, None)
                 return fired
             short = self._shown_short.get(fired.key)
-            last = memory.last_true if memory.last_true is not None else quiet
-            return msgspec.structs.replace(fired, short=short, last_true=last, last_seen=memory.last_seen)
+            last = quiet if span.cold or memory.last_true is None else memory.last_true
+            return msgspec.structs.replace(
+                fired, short=short, last_true=last, last_seen=memory.last_seen, quiet=quiet is not None
+            )
         if verdict.truth is None:
             return Judgement(rule, entity, "unknown", partial(self.why_unknown, verdict, entity, span), verdict)
         return Judgement(rule, entity, "clear", partial(self.why_false, verdict, entity), verdict)
@@ -528,10 +530,14 @@ class Judge:
         shows is of the time before. None: it has some, or its load is not known."""
         if not rule.applies.traffic or rule.kind not in ("cause", "symptom"):
             return None
+        return self.quiet(span).get((rule.scope, entity))
+
+    def quiet(self, span: EvaluationSpan) -> Mapping[tuple[Scope, Labels], float]:
+        """What has had no requests at the end of a span, which was judged last -> since when, by scope and entity."""
         if self._quiet is None:
             metrics = (*self.signals.metrics(TRAFFIC, span), *REFUSALS)
             self._quiet = quiet_entities(quiet_engines(self.signals, metrics, span), self._at(span.at))
-        return self._quiet.get((rule.scope, entity))
+        return self._quiet
 
     def _may_go_on(self, memory: Memory, span: EvaluationSpan) -> bool:
         """Whether it was true when an agent ended that this one took over from soon after, and this one has not looked
@@ -541,18 +547,21 @@ class Judge:
             return False
         return 0 < since - memory.last_true < UNSEEN_SECONDS and span.at - since < span.fast
 
-    def _is_kept(self, rule: Rule, entity: Labels, memory: Memory, at: float) -> bool:
+    def _is_kept(self, rule: Rule, entity: Labels, memory: Memory, span: EvaluationSpan) -> bool:
         """Whether `keep` holds open what is not true any more. What another rule had the place of was never told: it
         does not come up once that one closes. What was so in an engine's process ends with the process."""
         if not memory.fired or memory.last_true is None or memory.covered:
             return False
-        if rule.scope == "engine" and rule.group != "engine" and self._has_restarted(entity):
+        if rule.scope == "engine" and self._has_restarted(entity, memory.last_true, span):
             return False
-        return at - memory.last_true < seconds(rule.keep)
+        return span.at - memory.last_true < seconds(rule.keep)
 
-    def _has_restarted(self, entity: Labels) -> bool:
-        """Whether an engine has restarted in the window."""
-        return RESTARTS in self.signals.known and self.signals.known[RESTARTS].values.get(entity, 0.0) > 0
+    def _has_restarted(self, entity: Labels, last_true: float, span: EvaluationSpan) -> bool:
+        """Whether an engine's process is another one than when something was last true."""
+        if (begins := self.signals.begins.get(entity)) is not None:
+            return last_true < begins
+        restarts = self.signals.known[RESTARTS].values.get(entity) if RESTARTS in self.signals.known else None
+        return bool(restarts) and last_true < span.start
 
     def _is_covered(self, rule: Rule, entity: Labels, since: float) -> bool:
         """Whether a rule that fired, and was true since then, has the place of another one."""
@@ -590,13 +599,6 @@ class Judge:
         measured = [d for d in verdict.false if any(signals[n].unit != "bool" for n in signals_in(d.comparison.left))]
         first = next(iter(measured or verdict.false), None)
         return describe_false(first, entity, self.signals.known, self.knowledge) if first else ""
-
-
-def _is_beyond_chance(symptom: Judgement, late: Mapping[Quantity, list[Labels]]) -> bool:
-    """Whether a symptom of a short window is more than a few late requests. Of others than those of a latency their
-    signals ask for enough samples."""
-    entity, latencies = symptom.entity, [one for one in symptom.rule.about if one in HISTOGRAMS]
-    return all(any(engine.keep(tuple(entity)) == entity for engine in late[one]) for one in latencies)
 
 
 @lru_cache(maxsize=4096)

@@ -179,6 +179,7 @@ class Findings:
             since=judgement.since,
             since_at_least=judgement.since_at_least,
             last_true=judgement.last_true,
+            ended=judgement.is_ended(self.span.at),
             confidence=confidence,
             confidence_words=in_words(confidence) if fired else "",
             confidence_why=why,
@@ -381,7 +382,9 @@ class Findings:
             return None
         if judgement.short is not None:
             return judgement.short
-        return self.span.fast if signal.window == "fast" or self.span.cold else self.span.slow
+        if signal.window == "fast":
+            return self._judge.signals.span_of(judgement.entity, self.span).fast
+        return self.span.fast if self.span.cold else self.span.slow
 
     def _course(self, query: str) -> list[Series]:
         if query not in self._courses:

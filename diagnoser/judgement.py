@@ -15,6 +15,8 @@ from kvitals.series.types import Labels
 
 TOO_EARLY = "too early to judge"
 """How the reason begins of what is true, where the judge has not watched for as long as the rule asks for."""
+OVER_SECONDS = 20.0
+"""What was last true longer ago is over: a condition that comes and goes is true in one of a few cycles."""
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -59,6 +61,7 @@ class Judgement(msgspec.Struct, frozen=True):
     short: float | None = None  # seconds of the short window that shows it, where the long one does not
     last_true: float | None = None  # when it was, where it is not any more and `keep` holds it
     last_seen: float | None = None  # when its figures showed it, where that is not the same
+    quiet: bool = False  # whether it is over for sure, as there were no requests since then
 
     @property
     def key(self) -> str:
@@ -91,9 +94,9 @@ class Judgement(msgspec.Struct, frozen=True):
         return self.early is not None and self.outcome == "unknown"
 
     @property
-    def is_new_symptom(self) -> bool:
-        """Whether it is a page-worthy symptom whose condition holds, and does not count yet."""
-        pages = self.rule.kind == "symptom" and self.rule.severity == "page"
+    def is_new_alarm(self) -> bool:
+        """Whether it is a page-worthy symptom or loss of telemetry whose condition holds, and does not count yet."""
+        pages = self.rule.kind in ("symptom", "telemetry") and self.rule.severity == "page"
         return pages and self.early is not None and self.outcome != "fired"
 
     @property
@@ -106,6 +109,13 @@ class Judgement(msgspec.Struct, frozen=True):
     def began(self) -> float:
         """Since when it is true, seconds since the epoch; before all time where that is not known."""
         return -math.inf if self.since is None else self.since
+
+    def is_ended(self, at: float) -> bool:
+        """Whether a cause or symptom that `keep` holds open was last true so long before a moment that it tells nothing
+        of it. What telemetry lost stays lost for as long as its `keep`."""
+        if self.rule.kind not in ("cause", "symptom") or self.last_true is None:
+            return False
+        return self.quiet or self.last_true < at - OVER_SECONDS
 
     def was_over(self, effect: Judgement) -> bool:
         """Whether this was last true before an effect began: it does not explain it."""

@@ -32,15 +32,16 @@ def quiet_engines(signals: Signals, metrics: Iterable[str], span: EvaluationSpan
     metrics: gauges and counters of requests.
     """
     step = max(STEP_SECONDS, signals.sample_seconds(span))
-    start = span.at - step * math.ceil(max(LOOK_BACK_SECONDS / step, QUIET_STEPS))
+    end = math.ceil(span.at / step) * step  # of steps that are the same a second later
+    start = end - step * math.ceil(max(LOOK_BACK_SECONDS / step, QUIET_STEPS))
     gauges, counters = _by_kind(signals, metrics)
     known = _any_of([f"sum by ({_BY}) ({metric})" for metric in (*gauges, *counters)])
     busy = _any_of(
         [f"sum by ({_BY}) ({metric}) > 0" for metric in gauges]
         + [f"sum by ({_BY}) ({metric}) != sum by ({_BY}) ({metric} offset {round(step)}s)" for metric in counters]
     )
-    last = {one.labels: float(one.times[-1]) for one in signals.course(busy, start, span.at, step)}
-    watched = signals.course(known, span.at - QUIET_STEPS * step, span.at, step)
+    last = {one.labels: float(one.times[-1]) for one in signals.course(busy, start, end, step)}
+    watched = signals.course(known, end - QUIET_STEPS * step, end, step)
     since = {one.labels: last.get(one.labels, start) for one in watched if len(one.times) > QUIET_STEPS}
     return {engine: moment for engine, moment in since.items() if moment <= span.at - QUIET_STEPS * step}
 

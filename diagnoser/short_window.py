@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from kvitals.diagnoser.judgement import Judgement, Memory
+from kvitals.diagnoser.late_requests import HISTOGRAMS
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.rules.compiled_signal import compile_signal
 from kvitals.rules.expressions import expression
@@ -82,6 +83,13 @@ def _proofs(knowledge: Knowledge, rule: Rule) -> frozenset[str]:
     """The signals that prove what a rule says, where they decide when it counts."""
     proof = knowledge.proof(rule)
     return frozenset(signal_names(proof)) if proof is not None else frozenset()
+
+
+def is_beyond_chance(symptom: Judgement, late: Mapping[Quantity, list[Labels]]) -> bool:
+    """Whether a symptom of a short window is more than a few late requests. Of others than those of a latency their
+    signals ask for enough samples."""
+    entity, latencies = symptom.entity, [one for one in symptom.rule.about if one in HISTOGRAMS]
+    return all(any(engine.keep(tuple(entity)) == entity for engine in late[one]) for one in latencies)
 
 
 def is_history(signal: Signal) -> bool:

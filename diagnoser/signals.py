@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from kvitals.diagnoser.entities import ENTITIES
+from kvitals.diagnoser.processes import (
+    LENGTHS,
+    RESTARTS,
+    WENT_BACK,
+    is_of_process,
+    process_begins,
+    window_since,
+)
 from kvitals.diagnoser.text import render
 from kvitals.diagnoser.unusable import metric_text, of_family, unusable_metrics
 from kvitals.rules.compiled_signal import (
@@ -197,12 +205,15 @@ class Signals:
         self.known: dict[str, SignalValues] = {}
         self.now = Moment(self.source, 0.0)  # of the last observation
         self.lent: Mapping[str, SignalValues] = {}  # values of signals that are of other windows than the others
+        self.begins: Mapping[Labels, float] = {}  # engines that restarted -> when their new process was first seen
         self._columns: dict[SeriesGroup, set[int]] = {}  # with a value in the last row
         self._templates = {n: compile_signal(s, STAND_INS, expression) for n, s in knowledge.signals.items()}
         self._compiled: dict[tuple[float, float, bool], Mapping[str, CompiledSignal]] = {}
+        self._since_restart: dict[EvaluationSpan, Mapping[str, CompiledSignal]] = {}  # by their windows, moment 0
         self._batches: dict[SeriesGroup, tuple[frozenset[str], ExpressionBatch]] = {}  # stage -> of which signals
         self._that_can: dict[SeriesGroup, _Possible] = {}  # of each stage
         self._readers = _readers(knowledge)
+        self._of_process = [n for n, s in knowledge.signals.items() if n not in self._readers and is_of_process(s)]
         self._stages = [(self.store.group(g), n) for g, n in _stages(knowledge, self._readers).items()]
         self._reads: dict[str, list[str]] = {}  # signal -> metrics of families that it reads
         self._series: dict[str, dict[Labels, Labels]] = {}  # signal -> entity -> its series
@@ -229,6 +240,8 @@ class Signals:
             yield partial(self._prepare, group, possible, compiled)
             known |= yield partial(self._evaluate_stage, names, possible, compiled)
             known |= {name: self.lent[name] for name in names if name in self.lent}
+            if RESTARTS in names:
+                yield partial(self._keep_to_process, known, compiled, span)
             self.known = known
             self._remember(group, names, span.at)
             yield None
@@ -249,6 +262,46 @@ class Signals:
         return {
             name: self._evaluate(name, compiled, name in possible.names, name in possible.counted) for name in names
         }
+
+    def _keep_to_process(
+        self, known: Mapping[str, SignalValues], compiled: Mapping[str, CompiledSignal], span: EvaluationSpan
+    ) -> None:
+        """Of engines that restarted in the fast window, the values of a window since then. While that is too short for
+        any, there are none."""
+        mixed = known[WENT_BACK].values if WENT_BACK in known else {}
+        restarted = [engine for engine, n in known[RESTARTS].values.items() if n > 0 and not mixed.get(engine)]
+
+        def course(step: float) -> list[Series]:
+            start = span.at - (math.ceil(span.fast / step) + 1) * step  # so that the last moment is that of the span
+            return self.course(compiled[RESTARTS].expr, start, span.at, step)
+
+        self.begins = process_begins(restarted, course, self.sample_seconds(span) if restarted else 0.0)
+        engines_of: dict[float, list[Labels]] = {}
+        for engine, begins in self.begins.items():
+            if (length := window_since(span.at - begins, span.fast)) is not None:
+                engines_of.setdefault(length, []).append(engine)
+        for length, engines in engines_of.items():
+            since = self._compile_since_restart(span, length) if length else {}
+            for name in self._of_process:
+                anew = self._evaluate(name, since) if length else SignalValues()
+                _replace_values(known[name], anew, engines)
+
+    def _compile_since_restart(self, span: EvaluationSpan, length: float) -> Mapping[str, CompiledSignal]:
+        key = EvaluationSpan(0.0, length, span.slow, span.cold)
+        if key not in self._since_restart:
+            if len(self._since_restart) >= 2 * len(LENGTHS):
+                self._since_restart.clear()
+            self._since_restart[key] = self._with_windows(replace(span, fast=length).windows)
+        return self._since_restart[key]
+
+    def seconds_since_restart(self, entity: Labels, at: float) -> float:
+        """Since when the process of an engine is seen; infinite where it did not restart in the fast window."""
+        return at - self.begins.get(entity, -math.inf)
+
+    def span_of(self, entity: Labels, span: EvaluationSpan) -> EvaluationSpan:
+        """The windows of a moment as they are of an entity: of an engine that restarted, the fast one since then."""
+        length = window_since(self.seconds_since_restart(entity, span.at), span.fast)
+        return replace(span, fast=length) if length else span
 
     def _that_may_be(
         self, stage: SeriesGroup, names: Sequence[str], compiled: Mapping[str, CompiledSignal], at: float
@@ -286,6 +339,8 @@ class Signals:
             family = family_of(metric, self.knowledge.families)
             origin = self.knowledge.families[family].origin if family else PAGE
             return missing_origin(origin, f"no {metric} from this engine")
+        if name in self._of_process and self.seconds_since_restart(entity, span.at) < LENGTHS[-1]:
+            return missing_origin(TRAFFIC, "the engine has just restarted")
         if name in self._readers or self._looks_before(name, span):
             return missing_origin(HISTORY, "no history before this window")
         for fact in self._unknown_facts(name, entity, span):
@@ -441,6 +496,15 @@ def with_enough_samples(
     enough = sample_gate(signal.samples)
     few = {e: n for e, n in counts.items() if n < enough}
     return SignalValues({e: v for e, v in values.items() if e in counts and e not in few}, few)
+
+
+def _replace_values(known: SignalValues, anew: SignalValues, entities: Sequence[Labels]) -> None:
+    """Let some entities have other values of a signal, or none."""
+    for entity in entities:
+        for values, others in ((known.values, anew.values), (known.too_few, anew.too_few)):
+            values.pop(entity, None)
+            if entity in others:
+                values[entity] = others[entity]
 
 
 def by_entity(result: Vector | float, scope: Sequence[str]) -> dict[Labels, float]:

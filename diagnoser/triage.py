@@ -16,7 +16,7 @@ from kvitals.diagnoser.judgement import Judgement, harmless
 from kvitals.diagnoser.reasons import missing_signals
 from kvitals.diagnoser.short_window import SHORTEST_SECONDS
 from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.diagnoser.text import last_true_text, lower_title, render
+from kvitals.diagnoser.text import clock_text, last_true_text, lower_title, render
 from kvitals.diagnoser.unusable import impossible, of_family, sentence
 from kvitals.rules.finding import (
     Coverage,
@@ -34,8 +34,6 @@ from kvitals.rules.model import SCOPES
 from kvitals.rules.origins import origins
 from kvitals.series.types import Labels
 
-OVER_SECONDS = 20.0
-"""What was last true longer ago is over: a condition that comes and goes is true in one of a few cycles."""
 MAX_OF_A_RULE = 20
 """Entities of which one rule's finding is told in full: all that it could not tell, its evidence, its levers."""
 MAX_UNKNOWN = 1000
@@ -71,7 +69,7 @@ def triage(
     true = _fired(findings, judgements)
     muted = [_muted(f, mutes, span.at) for f in true if _mute(f, mutes, span.at)]
     open_ = [f for f in true if not _mute(f, mutes, span.at)]
-    ordered = _ordered(open_, span)
+    ordered = _ordered(open_)
     healthy = is_healthy(judge, judgements, open_, span)
     return Triage(
         source=source,
@@ -158,7 +156,7 @@ def _begun(
     """The document's beginning, of what is true."""
     open_ = [f for f in true if not _mute(f, mutes, span.at)]
     healthy = is_healthy(judge, judgements, open_, span)
-    return Brief(healthy, _answer(judge, judgements, span, healthy, _ordered(open_, span)), open_)
+    return Brief(healthy, _answer(judge, judgements, span, healthy, _ordered(open_)), open_)
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,6 @@ class FindingOrder:
     symptoms: list[Finding]
     telemetry: list[Finding]
     notes: list[Finding]
-    at: float = -math.inf  # the moment that is judged, seconds since the epoch
 
     @property
     def worst(self) -> list[Finding]:
@@ -186,30 +183,21 @@ class FindingOrder:
         return not reached_from(cause, self.causes).isdisjoint(s.id for s in self.worst)
 
 
-def is_ended(finding: Finding, at: float) -> bool:
-    """Whether a cause or symptom that `keep` holds open was last true so long before a moment that it tells nothing of
-    it. What telemetry lost stays lost for as long as its `keep`."""
-    if finding.kind not in ("cause", "symptom") or finding.last_true is None:
-        return False
-    return finding.last_true < at - OVER_SECONDS
-
-
-def _ordered(open_: Sequence[Finding], span: EvaluationSpan) -> FindingOrder:
+def _ordered(open_: Sequence[Finding]) -> FindingOrder:
     """What has ended is noted, but for causes of a symptom that is open and began before they ended: the window of a
     symptom holds what was before, too."""
-    symptoms = [f for f in open_ if f.kind == "symptom" and not is_ended(f, span.at)]
+    symptoms = [f for f in open_ if f.kind == "symptom" and not f.ended]
     felt = {s.id for s in symptoms if _WEIGHT[s.severity] > 0}
     every = [f for f in open_ if f.kind == "cause"]
-    idle = [c for c in every if not _WEIGHT[c.severity] or is_ended(c, span.at)]
+    idle = [c for c in every if not _WEIGHT[c.severity] or c.ended]
     noted = {c.id for c in idle if reached_from(c, every).isdisjoint(felt)}
-    noted |= {f.id for f in open_ if f.kind == "symptom" and is_ended(f, span.at)}
+    noted |= {f.id for f in open_ if f.kind == "symptom" and f.ended}
     told = [f for f in open_ if f.id not in noted]
     return FindingOrder(
-        rank([f for f in told if f.kind == "cause"], told, span.at),
+        rank([f for f in told if f.kind == "cause"], told),
         sorted(symptoms, key=lambda f: (-_WEIGHT[f.severity], f.code)),
         [f for f in told if f.kind == "telemetry"],
         [f for f in open_ if f.kind == "note" or f.id in noted],
-        span.at,
     )
 
 
@@ -224,8 +212,8 @@ def is_unread(finding: Finding) -> bool:
     return finding.code in UNREAD
 
 
-def rank(causes: Sequence[Finding], fired: Sequence[Finding], at: float = -math.inf) -> list[Finding]:
-    """Most likely cause first. at: the moment that is judged, in seconds since the epoch.
+def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
+    """Most likely cause first.
 
     One that has ended comes after those that are true, unless it alone explains the worst symptom: the window of a
     symptom holds what was before, too. A cause that explains one of the worst open symptoms, by way of other causes
@@ -242,7 +230,7 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding], at: float = -math.
     worst = {s.id for s in _worst([f for f in fired if f.kind == "symptom"])}
     beside = {c.code for c in causes} - {c.code for c in causes if not reached_from(c, causes).isdisjoint(worst)}
     asking = {cause.code for cause in causes if _WEIGHT[cause.severity]}
-    ended = {c.id for c in causes if is_ended(c, at)}
+    ended = {c.id for c in causes if c.ended}
     explained_now = any(c.id not in ended and c.code not in beside for c in causes)
 
     def group(cause: Finding) -> tuple[bool, bool, bool, bool, str]:
@@ -284,10 +272,12 @@ def is_healthy(
     judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Finding], span: EvaluationSpan
 ) -> bool | None:
     """docs/decisions/0004: False, True, or None when it could not be told."""
-    if any(f.kind != "note" and _WEIGHT[f.severity] > 0 and not is_ended(f, span.at) for f in open_):
+    if any(f.kind != "note" and _WEIGHT[f.severity] > 0 and not f.ended for f in open_):
         return False
     core = [j for j in judgements if j.rule.core]
     if judge.crashed or not core or pending_judgements(judgements) or is_too_short(span):
+        return None
+    if just_restarted(judge, core, span):
         return None
     decided = all(j.outcome in ("clear", "n/a", "fired") for j in core)
     return True if decided and not unknown_load(judge, core, span) else None
@@ -296,6 +286,12 @@ def is_healthy(
 def is_too_short(span: EvaluationSpan) -> bool:
     """Whether nothing that a window does not show can be ruled out, because it is so short."""
     return span.watched < SHORTEST_SECONDS - ROUNDING_SECONDS
+
+
+def just_restarted(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) -> dict[Labels, float]:
+    """Engines -> seconds since their process was first seen, where that is too short to rule out trouble."""
+    seconds = {j.entity: judge.signals.seconds_since_restart(j.entity, span.at) for j in core}
+    return {engine: since for engine, since in seconds.items() if since < SHORTEST_SECONDS - ROUNDING_SECONDS}
 
 
 def unknown_load(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) -> list[Labels]:
@@ -308,10 +304,10 @@ def unknown_load(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) 
 
 
 def pending_judgements(judgements: Sequence[Judgement]) -> list[Judgement]:
-    """What would be trouble, is true, and was not watched for long enough to count, or is a page-worthy symptom that is
-    not true for long enough; the gravest first."""
+    """What would be trouble, is true, and was not watched for long enough to count, or is page-worthy and a symptom or
+    lost telemetry that is not true for long enough; the gravest first."""
     early = [j for j in judgements if j.is_pending and j.rule.kind != "note" and _WEIGHT[j.rule.severity] > 0]
-    early += [j for j in judgements if j.is_new_symptom and not j.is_pending]
+    early += [j for j in judgements if j.is_new_alarm and not j.is_pending]
     early = [j for j in early if not harmless(j, judgements)]
     return sorted(early, key=lambda j: (-_WEIGHT[j.rule.severity], j.rule.code, str(j.entity)))
 
@@ -321,10 +317,13 @@ def in_time(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan)
     with traffic keeps it for sure."""
     known = judge.signals.known
     if known and (loads := known[TRAFFIC].values.values()) and not any(loads):
-        return f"no requests in {render(span.watched, 'seconds')}"
-    judged = [j for j in judgements if j.rule.code == TTFT_OBJECTIVE and j.outcome != "n/a"]
-    if not known or any(j.outcome != "clear" for j in judged):
+        watched = min(judge.signals.span_of(entity, span).watched for entity in known[TRAFFIC].values)
+        return f"no requests in {render(watched, 'seconds')}"
+    if not known:
         return ""
+    judged = [j for j in judgements if j.rule.code == TTFT_OBJECTIVE and j.outcome != "n/a"]
+    if any(j.outcome != "clear" for j in judged):
+        return _quiet_text(judge, span)
     kept = [j.entity for j in judged]
     by_program: dict[str, float] = {}
     for entity in kept:
@@ -343,16 +342,28 @@ def in_time(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan)
     if not every and not is_below("ttft_p99_at_most"):  # a percentile inside the bucket of the objective proves nothing
         return ""
     share = f"{seen:,} of {seen:,}" if every else f"at least 99 % of {seen:,}"
-    return f"{share} first tokens in time in {render(span.watched, 'seconds')}"
+    watched = max(judge.signals.span_of(entity, span).watched for entity in kept)
+    return f"{share} first tokens in time in {render(watched, 'seconds')}"
+
+
+def _quiet_text(judge: Judge, span: EvaluationSpan) -> str:
+    """Since when no engine has had requests; empty where one has."""
+    since = [judge.quiet(span).get(("engine", entity)) for entity in judge.signals.known[TRAFFIC].values]
+    last = [moment for moment in since if moment is not None]
+    return f"no requests since {clock_text(max(last))}" if last and len(last) == len(since) else ""
 
 
 def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan) -> str:
-    """That the window is too short; else which metrics have values that cannot be used, if core checks that could not
-    be decided read them, or where all were decided, which engines do not report their load, in words with what to do;
-    else empty."""
+    """That the window or the time since a restart is too short; else which metrics have values that cannot be used, if
+    core checks that could not be decided read them, or where all were decided, which engines do not report their load,
+    in words with what to do; else empty."""
     if is_too_short(span):
         took = render(span.watched, "seconds")
         return f"A window of {took} is too short to rule out trouble: at least {SHORTEST_SECONDS:.0f} s are needed."
+    if young := just_restarted(judge, [j for j in judgements if j.rule.core], span):
+        engine, since = min(young.items(), key=lambda one: (one[1], str(one[0])))
+        restarted = f"Engine {entity_title('engine', engine)} restarted and has been read for {since:.0f} s since then"
+        return f"{restarted}: at least {SHORTEST_SECONDS:.0f} s are needed to rule out trouble."
     signals, found = judge.signals, judge.signals.unusable(span)
     undecided = [j for j in judgements if found and j.rule.core and j.outcome == "unknown" and j.verdict is not None]
     families: dict[str, None] = {}
@@ -376,9 +387,9 @@ def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: Evaluatio
     return f"{names} does not report whether it has requests. Run `kvitals check` on its URL." if silent else ""
 
 
-def _over(cause: Finding, at: float) -> str:
+def _over(cause: Finding) -> str:
     """When a cause that has ended was last true; empty of others."""
-    return f" ({last_true_text(cause.last_true)})" if cause.last_true is not None and is_ended(cause, at) else ""
+    return f" ({last_true_text(cause.last_true)})" if cause.last_true is not None and cause.ended else ""
 
 
 def verdict(
@@ -396,12 +407,12 @@ def verdict(
     unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else ""
     if causes and (not ordered.worst or ordered.explains_worst(causes[0])):
         kept = f", with {measured}" if measured and not ordered.worst else ""
-        return f"{unread} {causes[0].title}{_over(causes[0], ordered.at)}{kept}.".lstrip()
+        return f"{unread} {causes[0].title}{_over(causes[0])}{kept}.".lstrip()
     if down:
         felt = f" {ordered.worst[0].title}." if ordered.worst else ""
         return f"{unread}{felt}"
     if ordered.worst:
-        is_true = "is" if causes and not _over(causes[0], ordered.at) else "was"
+        is_true = "is" if causes and not _over(causes[0]) else "was"
         said = f"“{causes[0].title}” {is_true} true but does not explain this symptom" if causes else ""
         beside = said or "no known cause fired"
         return f"Cause unknown: {lower_title(ordered.worst[0].title)}, and {beside}."
@@ -434,9 +445,9 @@ def engine_verdict(
     of engines tell one from another. judgements: of this engine. open_: the findings about it, in the document's order.
     """
     healthy = is_healthy(judge, judgements, open_, span)
-    own = _ordered([f for f in open_ if f.entity.kind == "engine"], span)
+    own = _ordered([f for f in open_ if f.entity.kind == "engine"])
     if not own.causes or (own.worst and not own.explains_worst(own.causes[0])):
-        own = _ordered(open_, span)
+        own = _ordered(open_)
     return healthy, _answer(judge, judgements, span, healthy, own)
 
 
@@ -490,7 +501,7 @@ def _listed_unknown(unknown: Sequence[Judgement]) -> list[list[Judgement]]:
 def _in_order(fired: Sequence[Judgement], findings: Findings) -> list[list[Judgement]]:
     """The judgements of each rule, the first cause before the others: it has the choice of levers."""
     outlines = [findings.outline(judgement) for judgement in fired]
-    ordered = _ordered(outlines, findings.span)
+    ordered = _ordered(outlines)
     place = {f.id: i for i, f in enumerate((*ordered.causes, *ordered.symptoms, *ordered.telemetry))}
     order = sorted(range(len(fired)), key=lambda i: place.get(outlines[i].id, len(place)))
     return _by_rule(fired[i] for i in order)

@@ -157,6 +157,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     since: float | None
     since_at_least: bool  # the start was not seen
     last_true: float | None = None  # when it was, if it is not true now and only `keep` holds it open
+    ended: bool = False  # a cause or symptom that was last true so long ago that it says nothing of now
     confidence: float  # 0..1
     confidence_words: str
     confidence_why: list[str]

@@ -1,15 +1,18 @@
-"""A burst that met its objective, and the minute after it: what the window still shows is no trouble that goes on."""
+"""Bursts, and the minute after each: what the window still shows is no trouble that goes on."""
 
 from __future__ import annotations
 
+import io
 import re
 from functools import cache
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from kvitals.app.sources.recording import Moments, judge_recording
 from kvitals.rules.finding import Triage
+from kvitals.ui.cli.screen import show
 from tests.captures.looks import setup_of, truth
 
 BURST = Path(__file__).parent / "ended" / "burst.kvcap"
@@ -48,3 +51,34 @@ def test_what_the_window_still_shows_of_the_load_is_reported_as_over(seconds: fl
 
 def test_a_minute_later_nothing_is_left() -> None:
     assert after(65).verdict.startswith("No trouble found: no requests in 60 s")
+
+
+MISSED = BURST.with_name("missed.kvcap")
+
+
+@cache
+def missed(seconds: float | None) -> Triage:
+    """What `kvitals triage` says of a burst that missed its objective: at the end of the recording, 48 s after its last
+    request, or so many seconds after that."""
+    at = None if seconds is None else truth(MISSED)["last_request_ended"] + seconds
+    return judge_recording(MISSED, setup_of(MISSED), Moments(at)).document
+
+
+@pytest.mark.parametrize("seconds", [18, 22, 28, 36, None])
+def test_a_burst_that_missed_its_objective_is_told_as_earlier(seconds: float | None) -> None:
+    """The clients' p99 was 5 s, the objective 1 s. Half a minute later it was "Requests wait although slots, blocks and
+    steps are free", of a mean over 6 s with load and 24 s without; at the end nothing was told of it."""
+    document = missed(seconds)
+    assert document.healthy and not document.causes
+    assert "No trouble found: no requests since 03:30:15 UTC" in document.verdict
+    late = next(finding for finding in document.notes if finding.code == "LAT01")
+    assert late.ended and late.last_true == 1795923015.0
+    lines = printed(document)
+    assert "Earlier: LAT01 TTFT p99 above objective (127.0.0.1:8330/0), last true at 03:30:15 UTC" in lines
+
+
+def printed(document: Triage) -> str:
+    console = Console(width=120, file=io.StringIO(), color_system=None)
+    show(document, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()

@@ -101,7 +101,7 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
     add_rules_option(parser)
 
 
-BARE_SECONDS = {"ttft": 10.0, "itl": 1.0}
+BARE_SECONDS = {"ttft_p99": 10.0, "itl_p99": 1.0}
 """Objectives above this are written with their unit: a bare 1500 is milliseconds that were forgotten."""
 
 
@@ -113,7 +113,7 @@ def parse_slo(options: list[str]) -> dict[str, float]:
         if name not in SLO_NAMES:
             raise UsageError(f"--slo {option}: write ttft=TIME or itl=TIME, as in --slo ttft=1.5s")
         seconds = parse_duration(value, f"--slo {option}")
-        if value[-1:].isdecimal() and seconds > BARE_SECONDS[name]:
+        if value[-1:].isdecimal() and seconds > BARE_SECONDS[SLO_NAMES[name]]:
             raise UsageError(
                 f"--slo {option}: {seconds:g} s without a unit is too long for an objective; write its unit, such as"
                 f" {name}={value}ms or {name}={value}s"

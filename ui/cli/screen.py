@@ -129,9 +129,12 @@ def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, widt
 
 
 def _printed_notes(document: Triage) -> list[Finding]:
-    """Causes that harm nobody now, then events."""
+    """Causes that harm nobody now, symptoms that have ended and that none of these explains, then events."""
     causes = [one for one in document.notes if one.kind == "cause"]
-    return causes + [one for one in document.notes if one.kind != "cause" and one.code.startswith(EVENTS)]
+    symptoms = [one for one in document.notes if one.kind == "symptom" and one.severity != "info"]
+    unexplained = [one for one in symptoms if not {cause.code for cause in causes}.intersection(one.explained_by)]
+    events = [one for one in document.notes if one.kind == "note" and one.code.startswith(EVENTS)]
+    return [*causes, *unexplained, *events]
 
 
 def _objectives(slo: Sequence[SloInForce]) -> list[Text]:

@@ -42,6 +42,7 @@ MOST_A_SECOND = 20_000.0
 EXPECTED = {
     *(f"TEL01 {name}" for name in (DIES, STANDS)),
     f"ENG04 {DIES}",
+    f"ENG05 {DIES}",  # its clients are refused while it is away, as the tap before it sees
     *(f"ENG13 {name}" for name in (DIES, STANDS)),  # a killed process has ended, which may be seen before it is gone
     *(f"{code} {STANDS}" for code in ("LAT02", "LAT16")),  # its clients wait for the next token while it is stopped
     *(f"ENG11 {name}" for name in (DIES, STANDS, GOES_ON)),  # true here: an engine that starts takes the others' cores

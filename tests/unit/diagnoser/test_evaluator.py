@@ -136,7 +136,7 @@ def test_what_another_rule_had_the_place_of_does_not_come_up_when_that_one_close
     assert "KVC01" in rule.excluded_by
     for covered, outcome in ((True, False), (False, True)):
         memory = Memory(true_since=0.0, last_true=100.0, fired=True, covered=covered)
-        assert judge._is_kept(rule, entity, memory, 200.0) is outcome
+        assert judge._is_kept(rule, entity, memory, EvaluationSpan(200.0)) is outcome
 
 
 def test_what_is_kept_open_ends_with_the_process_of_its_engine() -> None:
@@ -144,8 +144,8 @@ def test_what_is_kept_open_ends_with_the_process_of_its_engine() -> None:
     engine = Engine().live(60, slow=True)
     memory = Memory(true_since=engine.at - 60, last_true=engine.at - 10, fired=True)
     entity = engine.outcome().entity
-    slots, aborts = KNOWLEDGE.rules["SCH01"], KNOWLEDGE.rules["ENG06"]
-    assert engine.judge._is_kept(slots, entity, memory, engine.at)
+    slots = KNOWLEDGE.rules["SCH01"]
+    assert engine.judge._is_kept(slots, entity, memory, EvaluationSpan(engine.at))
     engine.requests = engine.slow = 0.0
     for start in (1000.0, 1000.0, 2000.0):
         row = {
@@ -155,8 +155,7 @@ def test_what_is_kept_open_ends_with_the_process_of_its_engine() -> None:
         engine.group.append(engine.at, list(row), list(row.values()))
         engine.judge.judge(EvaluationSpan(engine.at, fast=20.0))
         engine.at += STEP
-    assert not engine.judge._is_kept(slots, entity, memory, engine.at)
-    assert engine.judge._is_kept(aborts, entity, memory, engine.at)
+    assert not engine.judge._is_kept(slots, entity, memory, EvaluationSpan(engine.at))
 
 
 def save(path: Path, memory: dict[str, Memory]) -> None:

@@ -8,8 +8,8 @@ from kvitals.agent.records import ScrapeRecord, decode, encode
 from kvitals.app.demo import FOLDER
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config
+from kvitals.diagnoser.judgement import OVER_SECONDS
 from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.diagnoser.triage import OVER_SECONDS
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.rules.loader import load
 from kvitals.series.recordings import CaptureReader, Record

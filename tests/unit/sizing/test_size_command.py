@@ -316,6 +316,7 @@ FP8 = (*LLAMA, *LOAD, "--weights", "fp8")
     ("given", "says"),
     [
         (("--slo", "ttft=1500"), "write its unit, such as ttft=1500ms or ttft=1500s"),
+        (("--slo", "ttft_p99=1500"), "write its unit, such as ttft_p99=1500ms or ttft_p99=1500s"),
         (("--slo", "itl=80"), "write its unit, such as itl=80ms or itl=80s"),
         (("--usable-rate", "2000", "--tp", "4"), "2,000 requests/s of one instance of TP4 are impossible"),
         (("--prefill-rate", "1M"), "its arithmetic ends at 14,318 prompt tokens/s. Check --prefill-rate"),
