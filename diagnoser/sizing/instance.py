@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvitals.diagnoser.sizing import memory
-from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, MemoryBudget, Shares
+from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, MemoryBudget, Precisions, Shares, precision
 from kvitals.diagnoser.sizing.quantity import seconds, several
 from kvitals.diagnoser.sizing.roofline import Machine, PrefillBeside, prefill_flops, prefill_seconds, step_seconds
 from kvitals.diagnoser.sizing.workload import Workload
@@ -17,7 +17,7 @@ NODE = 8
 """GPUs of a node where nothing joins them but PCIe."""
 MOST_STAGES = 16
 MOST_BATCH = 100_000
-SMALLER_WEIGHTS, SHORTER_PROMPTS = "smaller weights (--weights fp8)", "shorter prompts (--prompt)"
+SHORTER_PROMPTS = "shorter prompts (--prompt)"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def instance(
     batch = _batch(machine, of, min(holds, slots, MOST_BATCH))
     itl = gap(machine, of, max(batch, 1))
     rate = batch / (_prefill(machine, of) + of.output.mean * itl)
-    why = _lacks(room, holds, least, batch, itl, ttft, of)
+    why = _lacks(room, machine.precisions, holds, least, batch, itl, ttft, of)
     if slots < least and not why[0]:
         why = (
             f"{several(slots, 'request')} at a time (--max-num-seqs), of {least:,} to hold",
@@ -123,18 +123,25 @@ def _batch(machine: Machine, of: Workload, most: int) -> int:
 
 
 def _lacks(
-    room: MemoryBudget, holds: int, least: int, batch: int, itl: float, ttft: float, of: Workload
+    room: MemoryBudget, formats: Precisions, holds: int, least: int, batch: int, itl: float, ttft: float, of: Workload
 ) -> tuple[str, tuple[str, ...]]:
     """Why it can not serve, and what would help beside more GPUs; empty where it can."""
     if room.room <= 0:
-        return "the weights do not fit", (SMALLER_WEIGHTS,)
+        return "the weights do not fit", _smaller_weights(formats)
     if holds < least:
         why = f"room for {holds:,} of {several(least, 'sequence')} of {of.longest:,.0f} tokens"
-        return why, ("smaller keys and values (--kv fp8)", SHORTER_PROMPTS, *(("a smaller --hold",) * (least > 1)))
+        smaller = ("smaller keys and values (--kv fp8)",) if formats.kv > precision("fp8").bytes else ()
+        return why, (*smaller, SHORTER_PROMPTS, *(("a smaller --hold",) * (least > 1)))
     if batch < 1:
         why = f"a token takes {seconds(itl)} even with one request, above the objective"
-        return why, (SMALLER_WEIGHTS, "a longer objective (--slo itl=TIME)")
+        return why, (*_smaller_weights(formats), "a longer objective (--slo itl=TIME)")
     if ttft > of.ttft:
         why = f"the p99 prompt takes {seconds(ttft)} to compute even with one request, above the objective"
         return why, (SHORTER_PROMPTS, "more of them cached (--hits)", "a longer objective (--slo ttft=TIME)")
     return "", ()
+
+
+def _smaller_weights(formats: Precisions) -> tuple[str, ...]:
+    """The next smaller format of the weights, if there is one."""
+    smaller = next((name for name in ("fp8", "int4") if precision(name).bytes < 0.9 * formats.weights), None)
+    return () if smaller is None else (f"smaller weights (--weights {smaller})",)

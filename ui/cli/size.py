@@ -494,7 +494,7 @@ def _share(text: str | None, option: str, otherwise: float) -> float:
 
 
 def _whole(text: str, option: str) -> int:
-    value = _number(text, option)
+    value = _number(text, option, least=0.0)
     if value != int(value) or value < 1:
         raise UsageError(f"{option} {text}: write a whole number of at least 1")
     return int(value)

@@ -195,6 +195,7 @@ def test_a_model_by_its_config_and_by_its_dimensions(capsys: pytest.CaptureFixtu
         ((*LLAMA, "--peak", "zero"), "--peak zero"),
         ((*LLAMA, "--peak", "nan"), "--peak nan"),
         ((*LLAMA, *LOAD, "--tp", "3"), "TP3: its 64 heads"),
+        ((*LLAMA, *LOAD, "--tp", "0"), "write a whole number of at least 1"),
         ((*LLAMA, *LOAD, "--hits", "100%"), "below 100 %"),
         ((*LLAMA, *LOAD, "--hits", "-1"), "--hits -1"),
         ((*LLAMA, *LOAD, "--weights", "fp2"), "one of bf16"),
@@ -211,6 +212,19 @@ def test_what_does_not_go_is_told(capsys: pytest.CaptureFixture[str], arguments:
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert says in err
+
+
+@pytest.mark.parametrize(
+    ("weights", "helps"), [("bf16", "(--weights fp8)"), ("fp8", "(--weights int4)"), ("int4", ""), ("mxfp4", "")]
+)
+def test_smaller_weights_are_smaller_than_those_given(
+    capsys: pytest.CaptureFixture[str], weights: str, helps: str
+) -> None:
+    """With --weights fp8 what would help was --weights fp8."""
+    options = ("--model", "Llama 3.3 70B", "--gpu", "L4", "--tp", "1", "--pp", "1", *LOAD, "--weights", weights)
+    _, _, err = run(capsys, *options)
+    assert "the weights do not fit" in err
+    assert helps in err and ("--weights" in err) == bool(helps)
 
 
 def test_a_price_is_the_users_before_it_is_the_catalogues(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -307,6 +321,14 @@ def test_a_trace_of_a_minute_says_that_it_is_short(tmp_path: Path, capsys: pytes
     assert line(found, 1, "mean")["value"] <= line(found, 1, "peak")["value"]
     _, out, _ = run(capsys, *LLAMA, "--weights", "fp8", "--trace", str(path))
     assert "the 7,200 requests of the trace cover only 1.4 min, with its times read as ms" in " ".join(out.split())
+
+
+def test_a_trace_of_a_week_of_seconds_is_doubted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Read as milliseconds it is ten minutes, which is long enough for a trace."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text(mooncake(*((at, 500, 50) for at in range(0, 604_800, 150))))
+    _, out, _ = run(capsys, *LLAMA, "--weights", "fp8", "--trace", str(path))
+    assert "cover only 10.1 min, with its times read as ms, and 7 days if they are seconds" in " ".join(out.split())
 
 
 FP8 = (*LLAMA, *LOAD, "--weights", "fp8")
