@@ -14,6 +14,9 @@ from kvitals.series.files import open_regular
 SHORT_SECONDS = 600.0
 """A trace of less has no peak of a day, and may be a longer one in another unit."""
 
+DAY_SECONDS, WHOLE_DAYS = 86_400.0, 0.01
+"""A trace ends that many days, or less, from midnight where it is of whole days."""
+
 
 def read_trace(path: Path, block_size: int | None = None) -> Trace:
     """The requests of a trace in any known format, in order of time; `.gz` is unpacked.
@@ -36,10 +39,13 @@ def duration_text(seconds: float) -> str:
 def doubt_of_times(of: Trace) -> str:
     """Why the times of a trace may be in another unit than they are read in; empty where nothing suggests that."""
     lasted = float(of.accesses.time[-1] - of.accesses.time[0])
-    if of.facts.time_unit == "none" or len(of.accesses) < 2 or lasted >= SHORT_SECONDS:
-        return ""
     unit, count = of.facts.time_unit, len(of.accesses)
-    return (
-        f"the {count:,} requests of the trace cover only {duration_text(lasted)}, with its times read as {unit}: if "
-        f"the file has another unit, the rates are wrong; write its times as {unit}"
-    )
+    if unit == "none" or count < 2:
+        return ""
+    read = f"the {count:,} requests of the trace cover only {duration_text(lasted)}, with its times read as {unit}"
+    if lasted < SHORT_SECONDS:
+        return f"{read}: if the file has another unit, the rates are wrong; write its times as {unit}"
+    days = lasted * 1000 / DAY_SECONDS
+    if unit == "ms" and abs(days - round(days)) < WHOLE_DAYS:
+        return f"{read}, and {round(days)} days if they are seconds: check the rates, and write its times as {unit}"
+    return ""

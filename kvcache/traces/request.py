@@ -26,6 +26,8 @@ BOUNDS = {
 """Every number that a trace states: the least, the most and the unit. An arrival time is in the unit of its format."""
 AGREEMENT = 0.9
 """Share of requests that must have as many ids as blocks before a block size is inferred."""
+ODD = np.uint64(0x9E3779B97F4A7C15)
+"""By which numbers are mixed, so that equal ones stay equal and others hardly ever become so (Knuth, vol. 3, 6.4)."""
 WITHOUT_IDS = 16
 """Tokens a block where a trace has no ids: no figure depends on it."""
 
@@ -55,7 +57,9 @@ class TraceFacts:
     """How a trace was read. format: its name. time_unit: of the file. block_size: tokens a block, None without ids;
     block_size_from: `ids against lengths`, `the file`, `--block-size` or `the format`. agreement: the share of requests
     that have as many ids as their length has blocks of that size. estimated_tokens: lengths come from text, not from a
-    tokenizer. backwards: requests that are earlier than the request before them in the file."""
+    tokenizer. backwards: requests that are earlier than the request before them in the file. repeated: requests that
+    equal an earlier one in time, lengths and ids. without_output: requests whose output length is not there, where
+    others have one."""
 
     format: str
     time_unit: TimeUnit
@@ -65,6 +69,8 @@ class TraceFacts:
     sessions: int
     estimated_tokens: bool
     backwards: int = 0
+    repeated: int = 0
+    without_output: int = 0
 
     @property
     def sentence(self) -> str:
@@ -73,6 +79,10 @@ class TraceFacts:
         parts = [f"{self.format} trace", times if self.time_unit == "none" else f"times in {self.time_unit}"]
         if self.backwards:
             parts.append(f"sorted by time, out of order in the file: {self.backwards:,}")
+        if self.repeated:
+            parts.append(f"equal to an earlier request in time, lengths and ids: {self.repeated:,}")
+        if self.without_output:
+            parts.append(f"without an output length: {self.without_output:,}")
         if self.block_size is None:
             parts.append("no prefix ids: arrivals and lengths only")
         else:
@@ -193,6 +203,8 @@ class TraceCollector:
             sessions=len(self._sessions),
             estimated_tokens=units.estimated_tokens,
             backwards=int((np.diff(times) < 0).sum()),
+            repeated=_repeated(times, tokens, output, cast(Ints, block), start) if unit != "none" else 0,
+            without_output=int((output < 0).sum()) if (output >= 0).any() else 0,
         )
         accesses = in_order(columns, start, cast(Ints, block), size or WITHOUT_IDS)
         return Trace(replace(accesses, observed=1.0, learned=facts.sentence), facts)
@@ -253,6 +265,17 @@ class TraceCollector:
                 f"requests); state it with --block-size TOKENS"
             )
         return size, "ids against lengths", share
+
+
+def _repeated(times: Floats, tokens: Ints, output: Ints, block: Ints, start: Ints) -> int:
+    """Requests that equal an earlier one in time, lengths and ids; the last id stands for all, as it is of a prefix."""
+    counts = np.diff(start)
+    last = np.full(len(tokens), UNKNOWN)
+    last[counts > 0] = block[start[1:][counts > 0] - 1]
+    mixed = np.zeros(len(tokens), dtype=np.uint64)  # by one number each: ten million rows are sorted in a second
+    for column in (times.view(np.uint64), tokens, output, counts, last):
+        mixed = (mixed ^ column.astype(np.uint64)) * ODD
+    return len(mixed) - len(np.unique(mixed))
 
 
 def out_of_bounds(name: str, value: float) -> str:

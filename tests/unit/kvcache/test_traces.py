@@ -40,9 +40,19 @@ def test_lines_are_accesses_in_order_of_time(tmp_path: Path) -> None:
     assert accesses.block_size == 512
     assert accesses.observed == 1.0
     assert accesses.learned == (
-        "Mooncake trace; times in ms; sorted by time, out of order in the file: 1; blocks of 512 tokens, from ids "
-        "against lengths"
+        "Mooncake trace; times in ms; sorted by time, out of order in the file: 1; without an output length: 1; blocks "
+        "of 512 tokens, from ids against lengths"
     )
+
+
+def test_what_a_trace_lacks_and_repeats_is_stated(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    without = '{"timestamp": 3000, "input_length": 3, "hash_ids": []}\n'
+    path.write_text(LINE % (1000, 1) * 3 + LINE % (1000, 2) + LINE % (2000, 1) + without)
+    facts = read_trace(path).facts
+    assert (facts.repeated, facts.without_output) == (2, 1)
+    assert "equal to an earlier request in time, lengths and ids: 2" in facts.sentence
+    assert "without an output length: 1" in facts.sentence
 
 
 @pytest.mark.parametrize(
