@@ -16,6 +16,7 @@ _SUFFIX = {
     "blocks": " blocks",
     "per_second": "/s",
 }
+_SINGULAR = {"tokens": "token", "requests": "request", "blocks": "block"}
 _LASTING = ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (120, 60, "min"))
 """From so many seconds on, in units of so many."""
 UNKNOWN = "unknown"
@@ -23,6 +24,9 @@ _BRACKETS = re.compile(r" \([^()]*\)")
 _SENTENCE_END = re.compile(r"(?<=[.;]) +(?=[A-Z{])")
 MORE_DIGITS = 8
 """That a number is printed with at most, beyond the usual ones, to tell it from its limit."""
+
+SHARE_DIGITS = 4
+"""The same of a share that is neither nothing nor all."""
 
 
 def render(value: float | None, unit: str, more: int = 0) -> str:
@@ -33,13 +37,20 @@ def render(value: float | None, unit: str, more: int = 0) -> str:
     if unit == "bool":
         return "yes" if value else "no"
     if unit == "ratio":
-        return f"{_number(100 * value, more)} %"
+        return f"{_percent(value, more)} %"
     if unit == "seconds":
         return _seconds(value, more)
     if unit == "bytes" and math.isfinite(value):
         return size(value)
     number = _number(value, more)
-    return "1 token" if (number, unit) == ("1", "tokens") else number + _SUFFIX.get(unit, "")
+    return f"1 {_SINGULAR[unit]}" if number == "1" and unit in _SINGULAR else number + _SUFFIX.get(unit, "")
+
+
+def _percent(share: float, more: int) -> str:
+    """In hundredths. Some of a whole is never printed as none or all of it."""
+    least = SHARE_DIGITS if 0 < share < 1 else 0
+    texts = (_number(100 * share, digits) for digits in range(more, more + least + 1))
+    return next((text for text in texts if text not in ("0", "100")), _number(100 * share, more))
 
 
 def points(difference: float) -> str:
