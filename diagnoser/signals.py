@@ -339,8 +339,8 @@ class Signals:
             family = family_of(metric, self.knowledge.families)
             origin = self.knowledge.families[family].origin if family else PAGE
             return missing_origin(origin, f"no {metric} from this engine")
-        if name in self._of_process and self.seconds_since_restart(entity, span.at) < LENGTHS[-1]:
-            return missing_origin(TRAFFIC, "the engine has just restarted")
+        if name in self._of_process and (since := self.seconds_since_restart(entity, span.at)) < span.fast:
+            return missing_origin(TRAFFIC, f"the engine restarted and was read for {since:.0f} s since then")
         if name in self._readers or self._looks_before(name, span):
             return missing_origin(HISTORY, "no history before this window")
         for fact in self._unknown_facts(name, entity, span):

@@ -289,9 +289,11 @@ def is_too_short(span: EvaluationSpan) -> bool:
 
 
 def just_restarted(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) -> dict[Labels, float]:
-    """Engines -> seconds since their process was first seen, where that is too short to rule out trouble."""
-    seconds = {j.entity: judge.signals.seconds_since_restart(j.entity, span.at) for j in core}
-    return {engine: since for engine, since in seconds.items() if since < SHORTEST_SECONDS - ROUNDING_SECONDS}
+    """Engines -> seconds since their process was first seen, where that is too short to rule out trouble, or to decide
+    all core rules."""
+    since = {j.entity: judge.signals.seconds_since_restart(j.entity, span.at) for j in core}
+    undecided = {j.entity for j in core if j.outcome == "unknown" and since[j.entity] < span.fast}
+    return {one: seconds for one, seconds in since.items() if seconds < SHORTEST_SECONDS or one in undecided}
 
 
 def unknown_load(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) -> list[Labels]:
@@ -362,8 +364,8 @@ def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: Evaluatio
         return f"A window of {took} is too short to rule out trouble: at least {SHORTEST_SECONDS:.0f} s are needed."
     if young := just_restarted(judge, [j for j in judgements if j.rule.core], span):
         engine, since = min(young.items(), key=lambda one: (one[1], str(one[0])))
-        restarted = f"Engine {entity_title('engine', engine)} restarted and has been read for {since:.0f} s since then"
-        return f"{restarted}: at least {SHORTEST_SECONDS:.0f} s are needed to rule out trouble."
+        name = entity_title("engine", engine)
+        return f"{name} has restarted and was read for {since:.0f} s since then: too short to rule out trouble."
     signals, found = judge.signals, judge.signals.unusable(span)
     undecided = [j for j in judgements if found and j.rule.core and j.outcome == "unknown" and j.verdict is not None]
     families: dict[str, None] = {}
@@ -415,7 +417,8 @@ def verdict(
         is_true = "is" if causes and not _over(causes[0]) else "was"
         said = f"“{causes[0].title}” {is_true} true but does not explain this symptom" if causes else ""
         beside = said or "no known cause fired"
-        return f"Cause unknown: {lower_title(ordered.worst[0].title)}, and {beside}."
+        kept = f", with {measured}" if measured else ""
+        return f"Cause unknown: {lower_title(ordered.worst[0].title)}{kept}, and {beside}."
     if telemetry:
         return f"{telemetry[0].title}."
     core = [j for j in judgements if j.rule.core]
