@@ -38,7 +38,7 @@ def codes(document: Triage) -> set[str]:
     return {finding.code for finding in (*document.causes, *document.symptoms)}
 
 
-@pytest.mark.parametrize("seconds", [2, 5, 8, 12, 15, 20, 25, 30, 35, 40])
+@pytest.mark.parametrize("seconds", [2, 8, 13, 20, 30, 40])
 def test_what_was_true_of_the_former_process_is_not_said_of_the_new_one(seconds: float) -> None:
     """The clients' p99 fell from 4.4 s to 0.56 s. It was above its objective with an unknown cause to the end."""
     assert truth(RAISED)["after"]["ttft_s"]["p99"] < OBJECTIVE < truth(RAISED)["before"]["ttft_s"]["p99"]
@@ -59,7 +59,7 @@ def test_what_is_in_time_is_counted_over_the_new_process_alone() -> None:
     assert seen == pytest.approx(requests * 40 / 45, rel=0.1)
 
 
-@pytest.mark.parametrize("seconds", [2, 5, 8])
+@pytest.mark.parametrize("seconds", [2, 8])
 def test_a_few_seconds_rule_nothing_out(seconds: float) -> None:
     document = after(LOWERED, seconds)
     assert document.healthy is None
@@ -67,7 +67,7 @@ def test_a_few_seconds_rule_nothing_out(seconds: float) -> None:
     assert document.verdict.endswith("s since then: too short to rule out trouble.")
 
 
-@pytest.mark.parametrize("seconds", [25, 30, 40, 55])
+@pytest.mark.parametrize("seconds", [25, 40, 55])
 def test_trouble_of_the_new_process_is_not_hidden_by_the_former_one(seconds: float) -> None:
     """The clients' p99 rose from 1.3 s to 3.7 s. There was no trouble for 25 s, and no symptom for 45 s."""
     assert truth(LOWERED)["before"]["ttft_s"]["p99"] < OBJECTIVE < truth(LOWERED)["after"]["ttft_s"]["p99"]

@@ -12,9 +12,11 @@ from rich.console import Console
 from kvitals.app.demo import HEAVY_TENANT
 from kvitals.rules.finding import LeverSetting, Triage
 from kvitals.ui.cli import render, screen
+from tests.captures.looks import setup_of
 from tests.support.loops import for_each
 from tests.support.recordings import CAPTURES, judge, setup
 
+MISSED = CAPTURES / "ended" / "missed.kvcap"
 INCIDENTS = sorted(HEAVY_TENANT.parent.glob("*.kvcap"))
 VERDICT_WITHIN = 3
 
@@ -140,7 +142,7 @@ def test_every_format_states_the_change_of_regime(documents: dict[Path, Triage])
 
 def test_what_has_ended_is_told_in_the_past() -> None:
     """Its sentence in the present tense was the headline of healthy traffic."""
-    document = judge(CAPTURES / "changes" / "load_changed.kvcap", setup()).document
+    document = judge(MISSED, setup_of(MISSED)).document
     assert document.healthy
     lines = " ".join(line.strip() for line in _screen(document))
-    assert "Earlier: ENG11 Other processes take the engine's CPU time (engine), last true at 18:07:56 UTC" in lines
+    assert "Earlier: LAT01 TTFT p99 above objective (127.0.0.1:8330/0), last true at 03:30:15 UTC" in lines

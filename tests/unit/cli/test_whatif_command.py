@@ -70,6 +70,8 @@ def test_rows_are_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None
             "sessions": 0,
             "estimated_tokens": False,
             "backwards": 0,
+            "repeated": 0,
+            "without_output": 0,
         },
         "prefill_saved": 0,
         "seconds_saved": None,
