@@ -159,7 +159,7 @@ def change(a: float | None, b: float | None) -> str:
     if a is None or b is None:
         return "known in B only" if a is None else "known in A only"
     if _is_zero(a) != _is_zero(b):
-        return "zero in B" if _is_zero(b) else "zero in A"
+        return "zero" if _is_zero(b) else "not zero"
     if not _have_ratio(a, b):
         return "of the other sign" if a * b < 0 else ""
     times = max(b / a, a / b)

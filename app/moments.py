@@ -19,7 +19,7 @@ def parse_duration(text: str, where: str) -> float:
     """`90`, `90s`, `80ms`, `5m`, `7d` as seconds, more than 0."""
     seconds = _offset(text, where)
     if seconds == 0.0:
-        raise _not_a_time(text, where)
+        raise UsageError(f"{where}: `{text}` is too short; write a time above 0, such as 1.5s, 80ms or 5m")
     return seconds
 
 

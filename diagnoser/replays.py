@@ -137,8 +137,9 @@ def _advice(
         f" The replay of today's cache differs by {points(found.error)} from the observed hits."
     )
     bound: Literal["about", "at least"] = "about" if found.filled else "at least"
-    told = f"{_percent(found.hit)} → {bound} {_percent(found.to)}"
-    text = f"{told} (over {render(found.end - found.start, 'seconds')} of lookups), give or take {points(found.error)}"
+    # As a difference: the rate of these lookups is of another time than the one that the finding states.
+    gain = f"{points(found.to - found.hit).removesuffix(' points')} ± {points(found.error)}"
+    text = f"{bound} {gain} more, over {render(found.end - found.start, 'seconds')} of lookups"
     gained = PredictedValue(
         metric, TITLES.get(metric, TITLES[""]), found.hit, found.to, "ratio", bound, found.error, method, text
     )

@@ -64,7 +64,10 @@ class FlameDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_token_flame(records: Sequence[RequestRecord], start: float, end: float) -> FirstTokenFlame:
-    """The flame of the requests that ended from `start` to `end`; the others count only as what ran meanwhile."""
+    """The flame of the requests that ended from `start` to `end`; the others count only as what ran meanwhile.
+
+    Its times are of the first and the last of these requests, where there are any.
+    """
     around = join_blocks([lay_out(list(records))])
     ended, totals = around.of("end"), around.of("ttft")
     here = np.flatnonzero((ended >= start) & (ended <= end))
@@ -74,8 +77,8 @@ def first_token_flame(records: Sequence[RequestRecord], start: float, end: float
         stacks[ROOT, *frames] += seconds
     ranked = sorted(stacks.items(), key=lambda item: (-item[1], item[0]))
     return FirstTokenFlame(
-        start=start,
-        end=end,
+        start=float(ended[here].min()) if len(here) else start,
+        end=float(ended[here].max()) if len(here) else end,
         requests=len(timed),
         without=len(here) - len(timed),
         seconds=float(totals[timed].sum()),

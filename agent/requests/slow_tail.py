@@ -88,8 +88,8 @@ class TailReport(msgspec.Struct, frozen=True, kw_only=True):
     """What explains the slow tail of a window. Times are seconds; None is unknown."""
 
     of: Of
-    start: float  # requests that ended from here on
-    end: float
+    start: float  # when the first of the requests ended
+    end: float  # the last
     over: dict[str, str] = {}  # labels of what it is about: an engine, a pool, a node
     why_unknown: str = ""  # empty: there is an answer
     requests: int = 0  # with a time of this kind
@@ -136,11 +136,10 @@ class Recent:
         self._around = records if isinstance(records, RequestColumns) else join_blocks([lay_out(list(records))])
         ended = self._around.of("end")
         here = np.flatnonzero((ended >= start) & (ended <= end))
-        self.start = start
         if len(here) > MAX_RECORDS:
             here = np.sort(here[np.argsort(-ended[here], kind="stable")[:MAX_RECORDS]])
-            self.start = float(ended[here].min())
-        self.end = end
+        self.start = float(ended[here].min()) if len(here) else start
+        self.end = float(ended[here].max()) if len(here) else end
         self._here = here
         self.records = len(here)
         self.engines = sorted({self._around.engines[i] for i in np.unique(self._around.names[here, 1:]) if i != NOBODY})

@@ -83,7 +83,7 @@ def verdict_line(document: Triage) -> Text:
 
 def head_line(document: Triage) -> Text:
     """Source, moment and window. A window that begins where the load changed has a time before it."""
-    cold = ", no history before it" if document.window.cold and document.regime is None else ""
+    cold = ", little or no history before it" if document.window.cold and document.regime is None else ""
     window = f"window {document.window.seconds:.0f} s{cold}"
     return Text(f"{document.source.name} · {moment(document.window.end)} · {window}", style="dim")
 

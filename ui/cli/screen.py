@@ -38,7 +38,7 @@ themselves, and explain what a reader sees elsewhere."""
 
 SENTENCE_END = re.compile(r"(?<=[.]) (?=[A-Z])")
 
-NOTE_LINES = {"cause": 2}
+NOTE_LINES = {"cause": 2, "symptom": 2}
 """Of one note, by its kind; an event has one."""
 
 PRINTED = ((2, 2, 3, PROOFS), (2, 2, 0, PROOFS), (2, 1, 0, PROOFS), (1, 1, 0, PROOFS), (1, 1, 0, 1), (1, 1, 0, 0))

@@ -39,6 +39,7 @@ from kvitals.ui.cli.common import (
     json_text,
     parse_moment,
     parse_url,
+    say_beyond,
     say_notes,
 )
 from kvitals.ui.cli.narrow import bar_columns, print_hanging
@@ -180,6 +181,8 @@ def _flame_of_recording(path: Path, args: argparse.Namespace) -> FirstTokenFlame
     if args.minus:
         begin, _, until = args.minus.partition("..")
         windows.append((parse_moment(begin, first, "--minus", last), parse_moment(until, first, "--minus", last)))
+    say_beyond(path.name, first, last, max(end for _, end in windows))
+    windows = [(max(start, first), min(end, last)) for start, end in windows]
     if any(start >= end for start, end in windows):
         raise UsageError("a window must begin before it ends: --from +0s --at +30s, --minus +0s..+30s")
     (now, *before), notes = flames_of_recording(path, configuration(args), windows)

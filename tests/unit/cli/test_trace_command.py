@@ -135,7 +135,7 @@ def reports() -> list[TailReport]:
 def test_what_explains_the_slow_ones_in_words(reports: list[TailReport]) -> None:
     told = [line.plain for line in lines(reports[0], {"t-chat": "acme"})]
     assert told[0] == ("Slow TTFT, mostly queue: 6 of 60 requests took 4.20 s on average, the faster half 200.0 ms")
-    assert told[1] == "  the slowest 5 %, from 4.20 s on; ended 2026-09-21 14:13:20 to 14:15:00 UTC"
+    assert told[1] == "  the slowest 5 %, from 4.20 s on; ended 2026-09-21 14:13:21 to 14:14:15 UTC"
     assert [line for line in told if "█" in line] == [f"  queue           +4.00 s   {'█' * 48} 100%"]
     assert [line for line in told if "waited behind" in line] == [
         "  waited behind  t-?job 100% of the tokens held meanwhile; 0% was their own tenant's"

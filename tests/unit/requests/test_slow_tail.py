@@ -417,14 +417,14 @@ def test_a_look_at_many_requests_is_made_in_steps_and_says_the_same(monkeypatch:
     assert found == expected and found.requests > 0
 
 
-def test_a_window_does_not_begin_before_the_first_request() -> None:
+def test_a_report_states_when_its_first_and_last_requests_ended() -> None:
     tails = Tails(Window(3600.0, 10_000), {"node": "n"}, lambda _: {"node": "n"})
     records = mixture(queue=4.0)
     for record in records:
         tails.add(record)
     tails.flush(max(record.end for record in records) + 1.0)
-    first = min(record.start for record in records)
-    assert {report.start for report in tails.reports} == {first}
+    ends = [record.end for record in records]
+    assert {(report.start, report.end) for report in tails.reports} == {(min(ends), max(ends))}
 
 
 def test_of_many_requests_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def test_not_knowing_is_neither_health_nor_trouble(api: Stub) -> None:
     app = run()
     said = words(app)
     assert ":material/help: Unknown" in said
-    assert "window of 12 s up to 2025-12-31 14:03:20 UTC, without earlier data" in said
+    assert "window of 12 s up to 2025-12-31 14:03:20 UTC, little or no data before it" in said
     assert "only 7 of 20 requests in 12 s" in said
     assert "2 checks without **requests to judge by**" in said
     assert "to get it: a longer window, or more traffic" in said

@@ -20,7 +20,7 @@ MAX_ENGINES = 200
 _MEANING = {
     "pinned": "requests hold it now",
     "hot": "hit within five minutes",
-    "cold": "not hit for five minutes",
+    "cold": "no hit in the last five minutes",
     "offloaded": "in a lower tier only",
 }
 

@@ -23,7 +23,7 @@ def show(triage: Triage, zone: tzinfo | None) -> None:
         ("Impact", literal(export.impact(triage, lead))),
     ]
     if lead.levers:
-        rows.append(("Now", _lever(lead.levers[0])))
+        rows.append(("Then" if lead.levers[0].restart else "Now", _lever(lead.levers[0])))
     st.markdown("  \n".join(f"**{name}** {text}" for name, text in rows))
     with st.container(horizontal=True, key="incident-actions"):
         pinned = state.link(PageWindow(triage.window.start, triage.window.end))
@@ -37,7 +37,7 @@ def show(triage: Triage, zone: tzinfo | None) -> None:
 
 def _since(lead: Finding, triage: Triage, zone: tzinfo | None) -> str:
     if lead.since is None:
-        return literal(f"before {moment(triage.window.start, zone)}: the start was not observed")
+        return literal(f"not known: true in the window from {moment(triage.window.start, zone)} on")
     return literal(("at least " if lead.since_at_least else "") + moment(lead.since, zone))
 
 

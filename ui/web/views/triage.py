@@ -88,7 +88,7 @@ def _verdict(triage: Triage, zone: tzinfo | None) -> None:
             st.caption(literal(triage.regime.sentence))
         window = f"window of {span(triage.window.seconds)} up to {moment(triage.window.end, zone)}"
         if triage.window.cold:
-            window += ", without earlier data"
+            window += ", little or no data before it"
         kind = "recording" if triage.source.kind == "capture" else triage.source.kind
         st.caption(f"{kind} {inline_code(triage.source.name)} · {literal(window)}")
         for warning in triage.coverage.warnings[:MAX_ENGINES]:
