@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache, partial
 
 import msgspec
 
-from kvitals.diagnoser import short_window
+from kvitals.diagnoser import last_seconds, short_window
 from kvitals.diagnoser.entities import ENTITIES, IN_FRONT, INFO, NOTHING_KNOWN, Entities, not_for
 from kvitals.diagnoser.judgement import Judgement, Memory, needed_duration, seconds, too_early
 from kvitals.diagnoser.kleene import Values, Verdict, decide, truths
@@ -91,6 +91,7 @@ class Judge:
     _since: float | None = None  # the first moment that was judged
     _glance: Judge | None = None  # judges the short window; made when first needed
     _watch: Judge | None = None  # judges the last seconds for what clients feel; made when first needed
+    _last: Judge | None = None  # judges the last seconds for what has ended; made when first needed
     _recent: short_window.RecentSymptoms = field(default_factory=short_window.RecentSymptoms)
     _short: EvaluationSpan | None = None  # the short window of the moment that is judged
     _shown_short: dict[str, float] = field(default_factory=dict)  # keys of `memory` of what was last true in a short
@@ -110,20 +111,35 @@ class Judge:
         """The same in steps."""
         self._short = None
         yield from self.signals.observe_steps(span)
-        judgements: list[Judgement] = yield partial(self._judge_rules, span)
+        judged: list[Judgement] = yield partial(self._judge_rules, span)
+        judgements, ended = yield from self._with_ended_steps(judged, span)
         recent: Mapping[short_window.SymptomOf, float] = {}
         if self.glances and not span.cold:
             recent = yield from self._recent_steps(span.at)
         short = short_window.short_span(judgements, recent, span) if self.glances else None
         if short is None:
-            promoted: list[Judgement] = yield partial(self._promoted, judgements, span.at)
+            promoted: list[Judgement] = yield partial(self._promoted, judgements, span.at, ended)
             return self._of_pages(promoted)
         glance = self._glance_judge()
         glance.signals.lent = {name: self.signals.known[name] for name in self._history}
         in_short: list[Judgement] = yield from glance.judge_steps(short)
-        counted: list[Judgement] = yield partial(self._with_short, judgements, in_short, short, recent)
+        counted: list[Judgement] = yield partial(self._with_short, judgements, in_short, short, recent, ended)
         self._short = short
         return self._of_pages(counted)
+
+    def _with_ended_steps(
+        self, judged: list[Judgement], span: EvaluationSpan
+    ) -> Steps[tuple[list[Judgement], set[tuple[str, Labels]]]]:
+        """The judgements, with what the last seconds show to have ended; and of what these show that it is not so."""
+        if not self.glances or span.cold:
+            return judged, set()
+        in_last: list[Judgement] = []
+        last = self._last_judge()
+        if any(last_seconds.is_asked_about(j, self.knowledge, self.memory) for j in judged):
+            in_last = yield from last.judge_steps(last_seconds.last_span(span.at))
+        over = yield partial(last_seconds.shown_over, judged, in_last, self.signals, last.signals, span)
+        ended = last_seconds.with_ended(judged, in_last, over, self.memory, span)
+        return ended, {(j.rule.code, j.entity) for j in in_last if j.outcome == "clear" and j.early is None}
 
     def _with_short(
         self,
@@ -131,9 +147,10 @@ class Judge:
         in_short: list[Judgement],
         short: EvaluationSpan,
         recent: Mapping[short_window.SymptomOf, float],
+        ended: set[tuple[str, Labels]],
     ) -> list[Judgement]:
         """The judgements, with what a short window shows."""
-        over = {(j.rule.code, j.entity) for j in in_short if j.outcome == "clear"}
+        over = ended | {(j.rule.code, j.entity) for j in in_short if j.outcome == "clear"}
         confirmed = short_window.confirm_symptoms(judgements, in_short, self.memory)
         with_symptoms = short_window.add_hidden_symptoms(in_short, confirmed, short, recent)
         promoted = self._promoted(with_symptoms, short.at, over)
@@ -148,7 +165,8 @@ class Judge:
     def _of_pages(self, judgements: list[Judgement]) -> list[Judgement]:
         """The judgements, as far as pages allow: of a page that is of several processes, only that it is; what the page
         alone shows of an engine was last true when it could not be read any more."""
-        pages = [j for j in judgements if j.rule.code in (SEVERAL_PROCESSES, UNREADABLE) and j.outcome == "fired"]
+        pages = [j for j in judgements if j.rule.code == SEVERAL_PROCESSES and j.outcome == "fired"]
+        pages += [j for j in judgements if j.rule.code == UNREADABLE and (j.outcome == "fired" or j.early is not None)]
         if not pages:
             return judgements
         mixed = {j.entity for j in pages if j.rule.code == SEVERAL_PROCESSES}
@@ -215,6 +233,14 @@ class Judge:
         self._glance.signals.lent = {}
         self._glance._suspects = False
         return self._glance
+
+    def _last_judge(self) -> Judge:
+        """A judge of the last seconds, that remembers nothing from one moment to the next."""
+        if self._last is None:
+            signals = Signals(self.knowledge, self.signals.source.families, last_seconds.LAST_SECONDS)
+            self._last = Judge(self.knowledge, signals, self.params, _suspects=True)
+        self._last.memory.clear()
+        return self._last
 
     def judge_alone(self, span: EvaluationSpan) -> tuple[Judge, list[Judgement]]:
         """A window judged as if there were nothing before it, and who judged it. What this judge remembers stays.
@@ -502,6 +528,7 @@ class Judge:
             pass
         else:
             memory.true_since, memory.fired, memory.last_true, memory.fired_cold = None, False, None, False
+            memory.ended = None
         if memory.fired or (at_once and verdict.truth):
             since = None if span.cold else memory.true_since  # one cold window shows that it is so, not since when
             fired = Judgement(rule, entity, "fired", "", verdict, since, memory.from_start)
@@ -511,7 +538,7 @@ class Judge:
             short = self._shown_short.get(fired.key)
             last = quiet if span.cold or memory.last_true is None else memory.last_true
             return msgspec.structs.replace(
-                fired, short=short, last_true=last, last_seen=memory.last_seen, quiet=quiet is not None
+                fired, short=short, last_true=last, last_seen=memory.last_seen, over=quiet is not None
             )
         if verdict.truth is None:
             return Judgement(rule, entity, "unknown", partial(self.why_unknown, verdict, entity, span), verdict)

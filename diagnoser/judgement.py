@@ -40,6 +40,7 @@ class Memory(msgspec.Struct):
     from_start: bool = False  # the run was already true when first looked at
     covered: bool = False  # when it was last true, another rule that fired had its place
     fired_cold: bool = False  # it was true, and so fired, in the last window without history
+    ended: float | None = None  # when it was last true, where the last seconds show that it is not any more
 
     @property
     def blank(self) -> bool:
@@ -61,7 +62,7 @@ class Judgement(msgspec.Struct, frozen=True):
     short: float | None = None  # seconds of the short window that shows it, where the long one does not
     last_true: float | None = None  # when it was, where it is not any more and `keep` holds it
     last_seen: float | None = None  # when its figures showed it, where that is not the same
-    quiet: bool = False  # whether it is over for sure, as there were no requests since then
+    over: bool = False  # whether it has ended for sure: no requests since then, or the last seconds show it
 
     @property
     def key(self) -> str:
@@ -115,7 +116,7 @@ class Judgement(msgspec.Struct, frozen=True):
         of it. What telemetry lost stays lost for as long as its `keep`."""
         if self.rule.kind not in ("cause", "symptom") or self.last_true is None:
             return False
-        return self.quiet or self.last_true < at - OVER_SECONDS
+        return self.over or self.last_true < at - OVER_SECONDS
 
     def was_over(self, effect: Judgement) -> bool:
         """Whether this was last true before an effect began: it does not explain it."""

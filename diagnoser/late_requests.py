@@ -29,7 +29,15 @@ _BY = ", ".join(SCOPES["engine"])
 
 
 def late_engines(source: SeriesSource, quantity: Quantity, at: float, seconds: float) -> list[Labels]:
-    """The engines at which more were late in the `seconds` before `at` than chance explains. An engine without an
+    """The engines at which more were late in the `seconds` before `at` than chance explains."""
+    found = late_and_all(source, quantity, at, seconds)
+    return [engine for engine, (late, total) in found.items() if beyond_chance(late, total)]
+
+
+def late_and_all(
+    source: SeriesSource, quantity: Quantity, at: float, seconds: float
+) -> dict[Labels, tuple[float, float]]:
+    """How many were late in the `seconds` before `at`, and how many there were, by engine. An engine without an
     objective or a histogram is none of them. What lies in the bucket of the objective counts as in time."""
     family, objective = HISTOGRAMS[quantity]
     limits = dict(_values(source, f'max by ({_BY}) (kvitals_slo_seconds{{slo="{objective}",class=""}})', at))
@@ -37,14 +45,11 @@ def late_engines(source: SeriesSource, quantity: Quantity, at: float, seconds: f
     for labels, value in _values(source, f"sum by ({_BY}, le) (increase({family}[{round(seconds)}s]))", at):
         if (bound := bucket_bound(labels.get("le", ""))) is not None:
             grown.setdefault(labels.drop("le"), {})[bound] = value
-    return [engine for engine, bounds in grown.items() if engine in limits and _are_late(bounds, limits[engine])]
-
-
-def _are_late(bounds: Mapping[float, float], limit: float) -> bool:
-    if math.inf not in bounds:
-        return False
-    in_time = bounds[min(bound for bound in bounds if bound >= limit)]
-    return beyond_chance(bounds[math.inf] - in_time, bounds[math.inf])
+    return {
+        engine: (bounds[math.inf] - bounds[min(bound for bound in bounds if bound >= limits[engine])], bounds[math.inf])
+        for engine, bounds in grown.items()
+        if engine in limits and math.inf in bounds
+    }
 
 
 def beyond_chance(late: float, total: float) -> bool:

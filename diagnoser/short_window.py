@@ -123,7 +123,7 @@ def open_symptoms(found: Iterable[Judgement], around: Callable[[Judgement], Mapp
     """The symptoms that fired, and the causes that fired and explain one, by way of other such causes too: what
     explains such a cause explains the symptom. around: the entities, by scope, of which a cause explains a judgement.
     """
-    fired = [j for j in found if j.outcome == "fired"]
+    fired = [j for j in found if j.outcome == "fired" and not j.over]
     explained = [j for j in fired if j.rule.kind == "symptom"]
     causes = [j for j in fired if j.rule.kind == "cause"]
     open_: OpenSymptoms = set()

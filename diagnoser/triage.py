@@ -406,11 +406,11 @@ def verdict(
     `figures`: of what is the first to count if it stays true."""
     causes, telemetry = ordered.causes, ordered.telemetry
     down = [f for f in telemetry if is_unread(f)]
-    unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else ""
+    unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else _just_lost(judgements)
     if causes and (not ordered.worst or ordered.explains_worst(causes[0])):
         kept = f", with {measured}" if measured and not ordered.worst else ""
         return f"{unread} {causes[0].title}{_over(causes[0])}{kept}.".lstrip()
-    if down:
+    if down or (unread and ordered.worst):
         felt = f" {ordered.worst[0].title}." if ordered.worst else ""
         return f"{unread}{felt}"
     if ordered.worst:
@@ -437,6 +437,12 @@ def verdict(
             return f"Unknown: {len(unknown)} of {len(core)} core checks have no data. {undecided}"
         return f"Unknown: {len(unknown)} of {len(core)} core checks have no data; the first is “{first.title}”."
     return f"Unknown: {undecided}" if undecided else "Unknown: a rule failed."
+
+
+def _just_lost(judgements: Sequence[Judgement]) -> str:
+    """Which engines cannot be read, though not for long enough to count; empty where all can."""
+    lost = [j for j in judgements if j.rule.code == UNREADABLE and j.early is not None]
+    return f"{lost[0].title} ({', '.join(entity_title('engine', j.entity) for j in lost)})." if lost else ""
 
 
 def engine_verdict(

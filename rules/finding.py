@@ -375,9 +375,11 @@ class Triage(Struct, frozen=True, kw_only=True):
 
     @property
     def leading(self) -> list[Finding]:
-        """All that nothing explains, in the order in which a reader meets it: causes, defects of the telemetry,
-        symptoms."""
-        return [*self.leading_causes, *self.telemetry, *self.unexplained_symptoms]
+        """All that nothing explains, in the order in which a reader meets it: engines that cannot be read, as what is
+        known of them is old, causes, other defects of the telemetry, symptoms."""
+        lost = [one for one in self.telemetry if one.severity == "page"]
+        others = [one for one in self.telemetry if one not in lost]
+        return [*lost, *self.leading_causes, *others, *self.unexplained_symptoms]
 
 
 def reached_from(cause: Finding, causes: Iterable[Finding]) -> set[str]:

@@ -82,3 +82,58 @@ def printed(document: Triage) -> str:
     show(document, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+FALLEN, RESUMED = BURST.with_name("fallen.kvcap"), BURST.with_name("resumed.kvcap")
+
+
+@cache
+def at(path: Path, moment: float) -> Triage:
+    """What an agent says at a moment."""
+    return judge_recording(path, setup_of(path), Moments(moment)).document
+
+
+@pytest.mark.parametrize("seconds", [10, 38])
+def test_a_load_that_fell_is_in_doubt_for_half_a_minute_at_most(seconds: float) -> None:
+    """Two of 26 clients went on, and their p99 was 113 ms: "KV cache full" was true "now" for a minute more."""
+    document = at(FALLEN, truth(FALLEN)["last_request_ended"] + seconds)
+    assert document.causes[0].code == "KVC01"
+    assert document.causes[0].ended == (seconds > 36)
+    assert ("(last true at 06:45:" in document.verdict) == (seconds > 36)
+
+
+@pytest.mark.parametrize("seconds", [48, 56, 64])
+def test_what_the_last_seconds_do_not_show_is_over(seconds: float) -> None:
+    document = at(FALLEN, truth(FALLEN)["last_request_ended"] + seconds)
+    assert document.healthy and not document.causes and not document.symptoms
+    over = {finding.code: finding for finding in document.notes if finding.ended}
+    assert {"KVC01", "KVC09"} <= over.keys()
+    blocks = {one.signal: one.value for one in over["KVC01"].measures}  # of then: half a minute later nobody waits
+    assert (blocks["waiting_capacity_avg"] or 0) > 5
+
+
+@pytest.mark.parametrize("seconds", [2, 6, 12, 24, 40])
+def test_what_has_ended_does_not_come_back_with_the_next_requests(seconds: float) -> None:
+    """After "no requests since" two clients began, with a p99 of 32 ms: a page "KV cache full" for 34 s."""
+    document = at(RESUMED, truth(RESUMED)["resumed"] + seconds)
+    assert document.healthy and not document.causes, document.verdict
+
+
+def test_what_is_true_again_is_told_again() -> None:
+    document = at(RESUMED, truth(RESUMED)["grown"] + 12)
+    assert document.causes[0].code == "KVC01" and not document.causes[0].ended
+
+
+KILLED = BURST.with_name("killed.kvcap")
+
+
+@pytest.mark.parametrize("seconds", [3, 7, 14, 20])
+def test_an_engine_that_is_gone_comes_before_what_was_wrong_with_it(seconds: float) -> None:
+    """For ten seconds the verdict was "Requests wait for slots" alone, and the restart came after more slots."""
+    document = at(KILLED, truth(KILLED)["killed"] + seconds)
+    assert document.verdict.startswith("Engine metrics page cannot be read (127.0.0.1:8401/0). Requests wait for slots")
+    slots = next(cause for cause in document.causes if cause.code == "SCH01")
+    assert slots.last_true is not None and slots.last_true < truth(KILLED)["killed"] + 6
+    if seconds > 15:
+        assert document.leading[0].code == "TEL01"
+        assert document.leading[0].levers[0].lever == "restart"

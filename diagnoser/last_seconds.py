@@ -1,0 +1,136 @@
+"""What has ended, though the long window still holds it: the last seconds show that it is not true any more.
+
+The minute after a load has ended, or has fallen to little, is in one window with that load. So where a cause or symptom
+is true over the long window, the last `LAST_SECONDS` are judged by themselves. What these show to be over stays over
+until they show it again, or until the long window holds nothing of the time before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+import msgspec
+
+from kvitals.diagnoser.judgement import Judgement, Memory, seconds
+from kvitals.diagnoser.late_requests import HISTOGRAMS, late_and_all
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
+from kvitals.rules.loader import Knowledge
+from kvitals.rules.model import Quantity, Rule
+from kvitals.series.types import Labels
+
+LAST_SECONDS = 20.0
+"""Long enough for a condition that comes and goes to be true in some of it."""
+COUNTED: frozenset[Quantity] = frozenset({"ttft", "itl", "errors"})
+"""What a symptom is about whose requests are counted: that none had it for some seconds may be chance."""
+CHANCE = 0.01
+FINISHED = "finished_per_second"
+
+Place = tuple[str, Labels]
+"""A rule's code and an entity."""
+
+
+def last_span(at: float) -> EvaluationSpan:
+    """The last seconds before a moment."""
+    return EvaluationSpan(at, LAST_SECONDS, LAST_SECONDS, cold=True)
+
+
+def may_end(rule: Rule, knowledge: Knowledge) -> bool:
+    """Whether the last seconds can show that a rule is not true any more: one about requests, all of whose signals are
+    of the fast window."""
+    signals = [knowledge.signals[name] for name in knowledge.needs(rule)]
+    felt = rule.kind == "symptom" and COUNTED.issuperset(rule.about)
+    return (rule.kind == "cause" or felt) and rule.applies.traffic and all(one.window == "fast" for one in signals)
+
+
+def is_asked_about(judgement: Judgement, knowledge: Knowledge, memory: Mapping[str, Memory]) -> bool:
+    """Whether the last seconds decide if a judgement is of now."""
+    if judgement.outcome != "fired" or judgement.last_true is not None:
+        return False
+    known = memory.get(judgement.key)
+    return known is not None and (known.ended is not None or may_end(judgement.rule, knowledge))
+
+
+def shown_over(
+    judged: Iterable[Judgement], in_last: Iterable[Judgement], long: Signals, last: Signals, span: EvaluationSpan
+) -> set[Place]:
+    """What is true over the long window and, for more than chance, not over the last seconds.
+
+    long, last: the signals of both windows.
+    """
+    clear = {_place(j) for j in in_last if j.outcome == "clear" and j.early is None}
+    found: set[Place] = set()
+    for one in judged:
+        rule = one.rule
+        if one.outcome == "fired" and _place(one) in clear and may_end(rule, long.knowledge):
+            counts = [_share_and_count(one, quantity, long, last, span) for quantity in rule.about]
+            if rule.kind == "cause" or not any(is_chance(*count) for count in counts):
+                found.add(_place(one))
+    return found
+
+
+def is_chance(share: float, requests: float) -> bool:
+    """Whether there may be none among so many requests of what a share of all requests have."""
+    return math.pow(1.0 - min(share, 1.0), requests) > CHANCE
+
+
+def _share_and_count(
+    symptom: Judgement, quantity: Quantity, long: Signals, last: Signals, span: EvaluationSpan
+) -> tuple[float, float]:
+    """The share of requests, or gaps, of the long window that had a symptom, and how many the last seconds had; 0 where
+    one of these had it."""
+    if quantity in HISTOGRAMS:
+        families = long.source.families
+        late, total = late_and_all(families, quantity, span.at, span.fast).get(symptom.entity, (0.0, 0.0))
+        late_now, now = late_and_all(families, quantity, span.at, LAST_SECONDS).get(symptom.entity, (0.0, 0.0))
+        return (late / total if total else 0.0), (0.0 if late_now else now)
+    needs = long.knowledge.needs(symptom.rule)
+    ratios = [
+        long.known[name].values.get(symptom.entity) for name in needs if long.knowledge.signals[name].unit == "ratio"
+    ]
+    requests = last.known[FINISHED].values.get(symptom.entity, 0.0) * LAST_SECONDS
+    return max((value for value in ratios if value is not None), default=0.0), requests
+
+
+def with_ended(
+    judged: Sequence[Judgement],
+    in_last: Iterable[Judgement],
+    over: Container[Place],
+    memory: Mapping[str, Memory],
+    span: EvaluationSpan,
+) -> list[Judgement]:
+    """The judgements, those that have ended with the moment when they were last true; `memory` has it, too."""
+    true = {_place(j) for j in in_last if j.outcome == "fired"}
+
+    def told(judgement: Judgement) -> Judgement:
+        known = memory.get(judgement.key)
+        if judgement.outcome != "fired" or known is None:
+            return judgement
+        if judgement.last_true is not None:
+            if judgement.over:
+                known.ended = judgement.last_true
+            return msgspec.structs.replace(judgement, over=known.ended is not None)
+        if known.ended is None and _place(judgement) in over:
+            known.ended = max(span.at - LAST_SECONDS, judgement.began)
+        if known.ended is None:
+            return judgement
+        if _place(judgement) in true or span.at - known.ended >= span.fast:
+            return _true_again(judgement, known, span.at)
+        known.last_true = known.last_seen = known.ended
+        return msgspec.structs.replace(judgement, last_true=known.ended, last_seen=known.ended, over=True)
+
+    return [told(judgement) for judgement in judged]
+
+
+def _true_again(judgement: Judgement, known: Memory, at: float) -> Judgement:
+    """What had ended and is true once more: beyond `keep` it is another episode."""
+    is_new = known.ended is not None and at - known.ended >= seconds(judgement.rule.keep)
+    known.ended = None
+    if not is_new:
+        return judgement
+    known.true_since, known.from_start = at, False
+    return msgspec.structs.replace(judgement, since=at, since_at_least=False)
+
+
+def _place(judgement: Judgement) -> Place:
+    return judgement.rule.code, judgement.entity
