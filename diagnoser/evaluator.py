@@ -135,7 +135,7 @@ class Judge:
             return judged, set()
         in_last: list[Judgement] = []
         last = self._last_judge()
-        if any(last_seconds.is_asked_about(j, self.knowledge, self.memory) for j in judged):
+        if any(last_seconds.is_asked_about(j, last.knowledge.rules, self.memory) for j in judged):
             in_last = yield from last.judge_steps(last_seconds.last_span(span.at))
         over = yield partial(last_seconds.shown_over, judged, in_last, self.signals, last.signals, span)
         ended = last_seconds.with_ended(judged, in_last, over, self.memory, span)
@@ -237,8 +237,9 @@ class Judge:
     def _last_judge(self) -> Judge:
         """A judge of the last seconds, that remembers nothing from one moment to the next."""
         if self._last is None:
-            signals = Signals(self.knowledge, self.signals.source.families, last_seconds.LAST_SECONDS)
-            self._last = Judge(self.knowledge, signals, self.params, _suspects=True)
+            ending = last_seconds.rules_that_end(self.knowledge)
+            signals = Signals(ending, self.signals.source.families, last_seconds.LAST_SECONDS)
+            self._last = Judge(ending, signals, self.params, _suspects=True)
         self._last.memory.clear()
         return self._last
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from kvitals.diagnoser.judgement import Judgement, Memory, seconds
 from kvitals.diagnoser.late_requests import HISTOGRAMS, late_and_all
+from kvitals.diagnoser.short_window import TRAFFIC, is_history
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
-from kvitals.rules.loader import Knowledge
+from kvitals.rules.compiled_signal import compile_signal
+from kvitals.rules.expressions import expression
+from kvitals.rules.loader import Knowledge, signal_names
 from kvitals.rules.model import Quantity, Rule
 from kvitals.series.types import Labels
 
@@ -35,20 +39,35 @@ def last_span(at: float) -> EvaluationSpan:
     return EvaluationSpan(at, LAST_SECONDS, LAST_SECONDS, cold=True)
 
 
-def may_end(rule: Rule, knowledge: Knowledge) -> bool:
-    """Whether the last seconds can show that a rule is not true any more: one about requests, all of whose signals are
-    of the fast window."""
-    signals = [knowledge.signals[name] for name in knowledge.needs(rule)]
-    felt = rule.kind == "symptom" and COUNTED.issuperset(rule.about)
-    return (rule.kind == "cause" or felt) and rule.applies.traffic and all(one.window == "fast" for one in signals)
+def rules_that_end(knowledge: Knowledge) -> Knowledge:
+    """The rules of which the last seconds can show that they are not true any more, with the signals that they need:
+    those about requests, all of whose signals are of the fast window. Raises PromQLError."""
+
+    def is_fast(name: str) -> bool:
+        signal = knowledge.signals[name]
+        return signal.window == "fast" and not is_history(signal)
+
+    def ends(rule: Rule) -> bool:
+        felt = rule.kind == "symptom" and COUNTED.issuperset(rule.about)
+        return (rule.kind == "cause" or felt) and rule.applies.traffic and all(map(is_fast, knowledge.needs(rule)))
+
+    rules = {code: rule for code, rule in knowledge.rules.items() if ends(rule)}
+    asked = {name for rule in rules.values() for name in knowledge.needs(rule)}
+    asked |= {TRAFFIC, FINISHED} & knowledge.signals.keys()
+    needed: set[str] = set()
+    while asked:
+        needed |= asked
+        compiled = [compile_signal(knowledge.signals[name], parsed=expression) for name in asked]
+        asked = {name for one in compiled for expr in one.exprs for name in signal_names(expr)} - needed
+    return replace(knowledge, rules=rules, signals={n: s for n, s in knowledge.signals.items() if n in needed})
 
 
-def is_asked_about(judgement: Judgement, knowledge: Knowledge, memory: Mapping[str, Memory]) -> bool:
-    """Whether the last seconds decide if a judgement is of now."""
+def is_asked_about(judgement: Judgement, ends: Container[str], memory: Mapping[str, Memory]) -> bool:
+    """Whether the last seconds decide if a judgement is of now. ends: the codes of the rules that can end so."""
     if judgement.outcome != "fired" or judgement.last_true is not None:
         return False
     known = memory.get(judgement.key)
-    return known is not None and (known.ended is not None or may_end(judgement.rule, knowledge))
+    return known is not None and (known.ended is not None or judgement.rule.code in ends)
 
 
 def shown_over(
@@ -62,7 +81,7 @@ def shown_over(
     found: set[Place] = set()
     for one in judged:
         rule = one.rule
-        if one.outcome == "fired" and _place(one) in clear and may_end(rule, long.knowledge):
+        if one.outcome == "fired" and _place(one) in clear:
             counts = [_share_and_count(one, quantity, long, last, span) for quantity in rule.about]
             if rule.kind == "cause" or not any(is_chance(*count) for count in counts):
                 found.add(_place(one))
@@ -88,7 +107,8 @@ def _share_and_count(
     ratios = [
         long.known[name].values.get(symptom.entity) for name in needs if long.knowledge.signals[name].unit == "ratio"
     ]
-    requests = last.known[FINISHED].values.get(symptom.entity, 0.0) * LAST_SECONDS
+    finished = last.known[FINISHED].values if FINISHED in last.known else {}
+    requests = finished.get(symptom.entity, 0.0) * LAST_SECONDS
     return max((value for value in ratios if value is not None), default=0.0), requests
 
 
