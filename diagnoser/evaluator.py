@@ -134,7 +134,7 @@ class Judge:
         if not self.glances or span.cold:
             return judged, set()
         in_last: list[Judgement] = []
-        last = self._last_judge()
+        last: Judge = yield self._last_judge
         if any(last_seconds.is_asked_about(j, last.knowledge.rules, self.memory) for j in judged):
             in_last = yield from last.judge_steps(last_seconds.last_span(span.at))
         over = yield partial(last_seconds.shown_over, judged, in_last, self.signals, last.signals, span)
