@@ -50,7 +50,7 @@ class Ahead(Signals):
             self.known = {name: courses[name][i] for name in first}
             if RESTARTS in first:
                 self.now = Moment(self.source, span.at)
-                self._keep_to_process(self.known, self._compile(span), span)
+                self._keep_to_process(self.known, span)
             self._begins[span] = self.begins
             self._remember(group, first, span.at)
         for name in second:

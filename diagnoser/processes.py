@@ -10,10 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kvitals.rules.model import Signal
-from kvitals.series.promql import Series
-from kvitals.series.types import Labels
+from kvitals.rules.expressions import expression
+from kvitals.rules.model import SCOPES, Signal
+from kvitals.series.promql import Expr, Series
+from kvitals.series.types import Floats, Labels
 
 RESTARTS = "restarts"
 """The signal of an engine's restarts in the slow window."""
@@ -24,6 +26,14 @@ LENGTHS = (40.0, 20.0, 10.0, 5.0)
 STEP_SECONDS = 1.0
 """Between two moments at which restarts are counted, at least."""
 
+_BY = ", ".join(SCOPES["engine"])
+SIGNS: tuple[tuple[str, Callable[[Floats], NDArray[np.bool_]]], ...] = (
+    (f"max by ({_BY}) (kvitals_process_start_time_seconds)", lambda change: change != 0),
+    (f"sum by ({_BY}) (kvitals_generation_tokens_total)", lambda change: change < 0),
+    (f"max by ({_BY}) (kvitals_runtime_uptime_seconds)", lambda change: change < 0),
+)
+"""By which change of what a new process is known; of an engine, the first of these that it has, as in `restarts`."""
+
 
 def is_of_process(signal: Signal) -> bool:
     """Whether a restart begins a signal anew: what the fast window shows of one engine."""
@@ -31,19 +41,23 @@ def is_of_process(signal: Signal) -> bool:
 
 
 def process_begins(
-    restarted: Iterable[Labels], course: Callable[[float], Sequence[Series]], sample_seconds: float
+    restarted: Iterable[Labels], course: Callable[[Expr, float], Sequence[Series]], sample_seconds: float
 ) -> dict[Labels, float]:
     """Engine -> the first moment at which its present process was seen, of those that restarted in sight.
 
-    course: how many restarts the slow window counted at moments that far apart. Seconds since the epoch.
+    course: an expression at moments that far apart. Seconds since the epoch. A count of restarts over a window would
+    not rise with a new one if an old one left the window at the same moment.
     """
     step = math.ceil(max(STEP_SECONDS, sample_seconds) * 1000) / 1000
-    engines = set(restarted)
+    engines, known = set(restarted), set[Labels]()
     begins: dict[Labels, float] = {}
-    for series in course(step) if engines else ():
-        rises = np.flatnonzero(np.diff(series.values) > 0)
-        if rises.size and series.labels in engines:
-            begins[series.labels] = float(series.times[rises[-1] + 1])
+    for text, is_new in SIGNS if engines else ():
+        for series in course(expression(text), step):
+            if series.labels in known or series.labels not in engines:
+                continue
+            known.add(series.labels)
+            if (news := np.flatnonzero(is_new(np.diff(series.values)))).size:
+                begins[series.labels] = float(series.times[news[-1] + 1])
     return begins
 
 

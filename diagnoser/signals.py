@@ -241,7 +241,7 @@ class Signals:
             known |= yield partial(self._evaluate_stage, names, possible, compiled)
             known |= {name: self.lent[name] for name in names if name in self.lent}
             if RESTARTS in names:
-                yield partial(self._keep_to_process, known, compiled, span)
+                yield partial(self._keep_to_process, known, span)
             self.known = known
             self._remember(group, names, span.at)
             yield None
@@ -263,17 +263,15 @@ class Signals:
             name: self._evaluate(name, compiled, name in possible.names, name in possible.counted) for name in names
         }
 
-    def _keep_to_process(
-        self, known: Mapping[str, SignalValues], compiled: Mapping[str, CompiledSignal], span: EvaluationSpan
-    ) -> None:
+    def _keep_to_process(self, known: Mapping[str, SignalValues], span: EvaluationSpan) -> None:
         """Of engines that restarted in the fast window, the values of a window since then. While that is too short for
         any, there are none."""
         mixed = known[WENT_BACK].values if WENT_BACK in known else {}
         restarted = [engine for engine, n in known[RESTARTS].values.items() if n > 0 and not mixed.get(engine)]
 
-        def course(step: float) -> list[Series]:
+        def course(expr: Expr, step: float) -> list[Series]:
             start = span.at - (math.ceil(span.fast / step) + 1) * step  # so that the last moment is that of the span
-            return self.course(compiled[RESTARTS].expr, start, span.at, step)
+            return self.course(expr, start, span.at, step)
 
         self.begins = process_begins(restarted, course, self.sample_seconds(span) if restarted else 0.0)
         engines_of: dict[float, list[Labels]] = {}
