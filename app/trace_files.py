@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import IO, cast
 
 from kvitals.kvcache.traces.read import parse_trace
-from kvitals.kvcache.traces.request import Trace, TraceError
+from kvitals.kvcache.traces.request import DAY_SECONDS, Trace, TraceError
 from kvitals.series.files import open_regular
 
 SHORT_SECONDS = 600.0
 """A trace of less has no peak of a day, and may be a longer one in another unit."""
 
-DAY_SECONDS, WHOLE_DAYS = 86_400.0, 0.01
-"""A trace ends that many days, or less, from midnight where it is of whole days."""
+WHOLE_DAYS = 0.01
+"""By how many days the length of a trace of whole days differs from these at most."""
 
 
 def read_trace(path: Path, block_size: int | None = None) -> Trace:

@@ -113,7 +113,7 @@ class Judge:
         yield from self.signals.observe_steps(span)
         judged: list[Judgement] = yield partial(self._judge_rules, span)
         judgements, ended = yield from self._with_ended_steps(judged, span)
-        recent: Mapping[short_window.SymptomOf, float] = {}
+        recent: Mapping[short_window.Place, float] = {}
         if self.glances and not span.cold:
             recent = yield from self._recent_steps(span.at)
         short = short_window.short_span(judgements, recent, span) if self.glances else None
@@ -129,7 +129,7 @@ class Judge:
 
     def _with_ended_steps(
         self, judged: list[Judgement], span: EvaluationSpan
-    ) -> Steps[tuple[list[Judgement], set[tuple[str, Labels]]]]:
+    ) -> Steps[tuple[list[Judgement], set[short_window.Place]]]:
         """The judgements, with what the last seconds show to have ended; and of what these show that it is not so."""
         if not self.glances or span.cold:
             return judged, set()
@@ -137,17 +137,17 @@ class Judge:
         last: Judge = yield self._last_judge
         if any(last_seconds.is_asked_about(j, last.knowledge.rules, self.memory) for j in judged):
             in_last = yield from last.judge_steps(last_seconds.last_span(span.at))
-        over = yield partial(last_seconds.shown_over, judged, in_last, self.signals, last.signals, span)
-        ended = last_seconds.with_ended(judged, in_last, over, self.memory, span)
-        return ended, {(j.rule.code, j.entity) for j in in_last if j.outcome == "clear" and j.early is None}
+        clear = last_seconds.not_so(in_last)
+        over = yield partial(last_seconds.shown_over, judged, clear, self.signals, last.signals, span)
+        return last_seconds.with_ended(judged, in_last, over, self.memory, span), clear
 
     def _with_short(
         self,
         judgements: list[Judgement],
         in_short: list[Judgement],
         short: EvaluationSpan,
-        recent: Mapping[short_window.SymptomOf, float],
-        ended: set[tuple[str, Labels]],
+        recent: Mapping[short_window.Place, float],
+        ended: set[short_window.Place],
     ) -> list[Judgement]:
         """The judgements, with what a short window shows."""
         over = ended | {(j.rule.code, j.entity) for j in in_short if j.outcome == "clear"}
@@ -197,7 +197,7 @@ class Judge:
         assert shown.short is not None
         self._shown_short[shown.key] = shown.short
 
-    def _recent_steps(self, at: float) -> Steps[Mapping[short_window.SymptomOf, float]]:
+    def _recent_steps(self, at: float) -> Steps[Mapping[short_window.Place, float]]:
         """Since when short windows show a symptom that clients feel."""
         watch = self._recent_judge()
         span = EvaluationSpan(at, short_window.RECENT_SECONDS, short_window.RECENT_SECONDS, cold=True)

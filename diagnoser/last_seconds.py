@@ -15,13 +15,12 @@ import msgspec
 
 from kvitals.diagnoser.judgement import Judgement, Memory, seconds
 from kvitals.diagnoser.late_requests import HISTOGRAMS, late_and_all
-from kvitals.diagnoser.short_window import TRAFFIC, is_history
+from kvitals.diagnoser.short_window import TRAFFIC, Place, is_history
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.compiled_signal import compile_signal
 from kvitals.rules.expressions import expression
 from kvitals.rules.loader import Knowledge, signal_names
 from kvitals.rules.model import Quantity, Rule
-from kvitals.series.types import Labels
 
 LAST_SECONDS = 20.0
 """Long enough for a condition that comes and goes to be true in some of it."""
@@ -29,9 +28,6 @@ COUNTED: frozenset[Quantity] = frozenset({"ttft", "itl", "errors"})
 """What a symptom is about whose requests are counted: that none had it for some seconds may be chance."""
 CHANCE = 0.01
 FINISHED = "finished_per_second"
-
-Place = tuple[str, Labels]
-"""A rule's code and an entity."""
 
 
 def last_span(at: float) -> EvaluationSpan:
@@ -70,14 +66,18 @@ def is_asked_about(judgement: Judgement, ends: Container[str], memory: Mapping[s
     return known is not None and (known.ended is not None or judgement.rule.code in ends)
 
 
+def not_so(in_last: Iterable[Judgement]) -> set[Place]:
+    """What the last seconds show not to be so."""
+    return {_place(j) for j in in_last if j.outcome == "clear" and j.early is None}
+
+
 def shown_over(
-    judged: Iterable[Judgement], in_last: Iterable[Judgement], long: Signals, last: Signals, span: EvaluationSpan
+    judged: Iterable[Judgement], clear: Container[Place], long: Signals, last: Signals, span: EvaluationSpan
 ) -> set[Place]:
     """What is true over the long window and, for more than chance, not over the last seconds.
 
-    long, last: the signals of both windows.
+    clear: as `not_so` returns; long, last: the signals of both windows.
     """
-    clear = {_place(j) for j in in_last if j.outcome == "clear" and j.early is None}
     found: set[Place] = set()
     for one in judged:
         rule = one.rule

@@ -32,7 +32,7 @@ FELT: frozenset[Quantity] = frozenset({"ttft", "itl", "errors"})
 """What a client feels of a symptom."""
 TRAFFIC = "traffic"
 
-SymptomOf = tuple[str, Labels]
+Place = tuple[str, Labels]
 """A rule's code and an entity."""
 OpenSymptoms = set[tuple[Scope, Labels, str]]
 """Scope and entity of whatever a cause of it is a cause of, and the code of an open symptom or of a cause of one."""
@@ -47,8 +47,8 @@ def _shown(hidden: Judgement, short: EvaluationSpan, since: float) -> Judgement:
 class RecentSymptoms:
     """Since when the windows of `RECENT_SECONDS` show a symptom, by rule and entity. A gap of one look ends nothing."""
 
-    since: dict[SymptomOf, float] = field(default_factory=dict)
-    _last: dict[SymptomOf, float] = field(default_factory=dict)
+    since: dict[Place, float] = field(default_factory=dict)
+    _last: dict[Place, float] = field(default_factory=dict)
 
     def observe(self, true: Iterable[Judgement], at: float) -> None:
         """What is true in the window that ends at `at`, seconds since the epoch."""
@@ -101,7 +101,7 @@ def is_history(signal: Signal) -> bool:
 
 
 def short_span(
-    found: Iterable[Judgement], recent: Mapping[SymptomOf, float], span: EvaluationSpan
+    found: Iterable[Judgement], recent: Mapping[Place, float], span: EvaluationSpan
 ) -> EvaluationSpan | None:
     """The window since a symptom became true, to be judged by itself beside the long one; None where each such symptom
     is true for less than `SHORTEST_SECONDS` or for as long as the long window.
@@ -160,7 +160,7 @@ def add_hidden_symptoms(
     in_short: Iterable[Judgement],
     found: Sequence[Judgement],
     short: EvaluationSpan,
-    recent: Mapping[SymptomOf, float],
+    recent: Mapping[Place, float],
 ) -> list[Judgement]:
     """Symptoms that the long window hides count where each window of `RECENT_SECONDS` for `SHORTEST_SECONDS` showed
     them and the short window does, too. recent: since when they are shown."""
