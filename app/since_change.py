@@ -19,7 +19,7 @@ from kvitals.diagnoser.change_effect import BeforeAfter, ConfigurationChange, Pe
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.signals import EvaluationSpan, Signals, by_entity
-from kvitals.diagnoser.steps import Steps, ask_matching, gather, step_of
+from kvitals.diagnoser.steps import Ask, ask_matching, step_of
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import Entity, Finding, LeverAdvice, PredictedValue, SinceChange, Triage
 from kvitals.rules.model import SCOPES, Lever
@@ -66,18 +66,13 @@ def since_change(source: ChangeSource) -> RecordingVerdict:
     Raises NoChangeError; HistoryError, PromQLError, RecordingError, CaptureError as the source does.
     """
     with source.course() as of:
-        change = _latest(of)
-        ask = ask_matching(
-            of.ask, [Matcher(name, MatchOp.EQ, change.entity.get(name, "")) for name in SCOPES["engine"]]
-        )
-        steps = next(
-            (one for one in gather(ask, of.start, of.end, step_of(of.gap)) if one.entity == change.entity), None
-        )
-        before, after = _periods(steps, change, of)
+        change, begun = _latest(of)
+        before, after = _periods(change, begun, of)
     now = source.judged(Moments(of.end, None if after is None else after.end - after.seconds), change.entity)
     if before is None or after is None:
-        side = "before it" if before is None else "after it"
-        why = f"There are fewer than {change_effect.LEAST_SECONDS:.0f} s with load {side}."
+        side = "between the change before it and this change" if before is None else "after it"
+        least, settle = change_effect.LEAST_SECONDS, change_effect.SETTLE_SECONDS
+        why = f"There are fewer than {least:.0f} s with load {side}; the first {settle:.0f} s of a load do not count."
         return _with(
             now, _told(change, [], ("cannot be judged", f"Cannot be judged: not enough data. {why}"), now.document)
         )
@@ -86,29 +81,45 @@ def since_change(source: ChangeSource) -> RecordingVerdict:
     return _with(now, told)
 
 
-def _latest(of: TimeseriesSource) -> ConfigurationChange:
-    """The latest change, looked for from the end on backwards: a day of many engines is much to ask for at once."""
+def _latest(of: TimeseriesSource) -> tuple[ConfigurationChange, float]:
+    """The latest change, and since when its engine had the configuration before it.
+
+    It is looked for from the end on backwards, since a day of many engines is much to ask for at once, and then at
+    every row of its engine.
+    """
     step, end = step_of(of.gap) / 2, of.end
     while end > of.start:
         start = max(of.start, end - AT_ONCE_SECONDS)
         if found := change_effect.changes(of.ask, max(of.start, start - OVERLAP_SECONDS), end, step):
-            return found[-1]
+            return _to_the_row(found[-1], of)
         end = start
     raise NoChangeError(f"no engine's configuration changed in {of.name}")
 
 
-def _periods(
-    steps: Steps | None, change: ConfigurationChange, of: TimeseriesSource
-) -> tuple[Period | None, Period | None]:
-    """The last load before a change, and the last after it, less what it takes to settle. The engine went in the last
-    step before."""
-    if steps is None:
-        return None, None
-    first = change_effect.busy(steps, change.first, of.end, most=float("inf"))
-    settled = change.first if first is None else first.end - first.seconds + change_effect.SETTLE_SECONDS
-    last = change_effect.busy(steps, of.start, change.last)
-    before = last.less(steps.step) if last is not None else None
-    return before, change_effect.busy(steps, settled, of.end)
+def _to_the_row(change: ConfigurationChange, of: TimeseriesSource) -> tuple[ConfigurationChange, float]:
+    ask = _of_engine(of, change)
+    start = max(of.start, change.last - AT_ONCE_SECONDS)
+    found = change_effect.changes(ask, start, change.first, max(of.gap, 1.0))
+    if not found:
+        return change, of.start
+    return found[-1], found[-2].first if len(found) > 1 else start
+
+
+def _of_engine(of: TimeseriesSource, change: ConfigurationChange) -> Ask:
+    matchers = [Matcher(name, MatchOp.EQ, change.entity.get(name, "")) for name in SCOPES["engine"]]
+    return ask_matching(of.ask, matchers)
+
+
+def _periods(change: ConfigurationChange, begun: float, of: TimeseriesSource) -> tuple[Period | None, Period | None]:
+    """The last load before a change and the last after it, each with one configuration and less what it takes to
+    settle. begun: when the configuration before the change came."""
+    load = change_effect.load_course(_of_engine(of, change), begun, of.end, of.gap)
+
+    def settled(start: float, end: float) -> Period | None:
+        busy = load.busy_times(start, end)
+        return change_effect.busy(load, busy[0] + change_effect.SETTLE_SECONDS, end) if busy else None
+
+    return settled(begun, change.last - of.gap), settled(change.first, of.end)
 
 
 def _compared(

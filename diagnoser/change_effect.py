@@ -10,6 +10,7 @@ Statistics 1947).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from kvitals.diagnoser.steps import Ask, Steps
+from kvitals.diagnoser.steps import STEP_ROWS, Ask
 from kvitals.diagnoser.text import render
 from kvitals.rules.engine_flags import GUESSED
 from kvitals.rules.expressions import expression
@@ -50,7 +51,8 @@ NOTICEABLE = 0.05
 ORDERED = 0.9
 """Of the pairs of parts before and after that have to be in the same order, for a signal to have changed."""
 BUSY = 0.1
-"""Requests at a time, on average of a step: with less there is no load to compare at."""
+"""Requests at a time: with fewer there is no load to compare at."""
+LEAST_PAUSE_SECONDS = 10.0
 UNSEEN = 0.25
 """Of its value that a signal has to change by where it is not known how much it varies by itself."""
 MOST_SHOWN = 3
@@ -104,16 +106,43 @@ class Period:
     end: float
     seconds: float
 
-    def less(self, seconds: float) -> Period | None:
-        """Without its last seconds; None where what is left is too short."""
-        left = self.seconds - seconds
-        return Period(self.end - seconds, left) if left >= LEAST_SECONDS else None
-
     @property
     def parts(self) -> list[tuple[float, float]]:
         """Parts of it, each by its end and seconds."""
         each = self.seconds / PARTS
         return [(self.end - i * each, each) for i in range(PARTS)][::-1]
+
+
+@dataclass(frozen=True)
+class LoadCourse:
+    """How many requests an engine had at each row. gap: seconds between rows."""
+
+    times: Sequence[float]
+    requests: Sequence[float]
+    gap: float
+
+    @property
+    def longest_pause(self) -> float:
+        """Between two rows with load that belong to one time with load."""
+        return max(STEP_ROWS * self.gap, LEAST_PAUSE_SECONDS)
+
+    def busy_times(self, start: float, end: float) -> list[float]:
+        """The rows with load between two times."""
+        rows = zip(self.times, self.requests, strict=True)
+        return [t for t, count in rows if start - 1e-6 <= t <= end + 1e-6 and count >= BUSY]
+
+
+def load_course(ask: Ask, start: float, end: float, gap: float) -> LoadCourse:
+    """The load of the one engine that is asked about, at most so much of it as one question answers."""
+    step = max(gap, 1.0)
+    begin = max(start, end - (PIECE_STEPS - 1) * step)
+    rows: dict[float, float] = {}
+    for family in ("kvitals_requests_running", "kvitals_requests_waiting"):
+        for one in ask(expression(f"avg_over_time({family}[{math.ceil(step)}s])"), begin, end, step):
+            for t, value in zip(one.times.tolist(), one.values.tolist(), strict=True):
+                rows[t] = rows.get(t, 0.0) + value
+    times = sorted(rows)
+    return LoadCourse(times, [rows[t] for t in times], gap)
 
 
 PIECE_STEPS = 10_000
@@ -175,19 +204,18 @@ def _same(name: str, old: str, new: str) -> bool:
     return old == new or (name == VERSION and (old.startswith(f"{new}.") or new.startswith(f"{old}.")))
 
 
-def busy(steps: Steps, start: float, end: float, most: float = MOST_SECONDS) -> Period | None:
-    """The last time with load between two times; None where it is too short."""
-    run: list[float] = []
-    for t, load in zip(steps.times.tolist()[::-1], steps.concurrency.tolist()[::-1], strict=True):
-        inside = start <= t - steps.step + 1e-6 and t <= end + 1e-6
-        if inside and load >= BUSY and (not run or run[-1] - t < 1.5 * steps.step):
-            run.append(t)
-        elif run:
-            break
-    if not run:
+def busy(load: LoadCourse, start: float, end: float, most: float = MOST_SECONDS) -> Period | None:
+    """The last time with load between two times, without what is earlier than the last so many seconds of it; None
+    where it is too short."""
+    times = load.busy_times(start, end)
+    if not times:
         return None
-    seconds = min(run[0] - run[-1] + steps.step, most)
-    return Period(run[0], seconds) if seconds >= LEAST_SECONDS else None
+    first = last = times[-1]
+    for t in times[::-1]:
+        if first - t > load.longest_pause or last - t > most:
+            break
+        first = t
+    return Period(last, last - first) if last - first >= LEAST_SECONDS else None
 
 
 @dataclass(frozen=True)
@@ -217,6 +245,8 @@ def _pulls(lever: Lever, named: Mapping[str, SettingChange], change: Configurati
         if lever.in_force and not set(facts) & set(of_force):  # something else puts it in force, and that did not come
             continue
         moved = [_moved(named[fact]) for fact in facts]
+        if moved and lever.direction and (moved[0] > 0) != (lever.direction == "up"):
+            continue
         wanted = sides.before(setting.to) if moved and setting.to else None
         now = sides.before(setting.now) if wanted is not None else None
         if wanted is not None and now is not None and moved[0] * (wanted - now) > 0:

@@ -45,7 +45,7 @@ class Levers:
             lever = self._judge.knowledge.levers[use.lever]
             if self._fits(judgement, use, lever, amiss):
                 setting, note, risk = self._setting(judgement, lever)
-                if setting is None or not setting.now or setting.now != setting.to:
+                if setting is None or _is_a_move(lever, setting):
                     self._offer(judgement, lever)
                     advice.append(_advice(use, lever, value, setting, note, risk))
         return advice
@@ -125,6 +125,17 @@ class Levers:
             restart=setting.restart,
             note=note,
         )
+
+
+def _is_a_move(lever: Lever, setting: LeverSetting) -> bool:
+    """Whether setting it changes something, in the direction of the lever, so far as today's value is known."""
+    if not setting.now or setting.now == setting.to:
+        return not setting.now
+    try:
+        rises = float(setting.to) > float(setting.now)
+    except ValueError:  # a text, or none
+        return True
+    return not lever.direction or rises == (lever.direction == "up")
 
 
 _SWITCH = {"0": "off", "1": "on"}

@@ -272,6 +272,7 @@ class Lever(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     step: Annotated[int, Meta(ge=1, le=9)]  # place in the order of trying (KNOWLEDGE, levers)
     references: tuple[str, ...]
     settings: tuple[SystemSetting, ...] = ()
+    direction: Literal["up", "down", ""] = ""  # of the numbers that its settings set; empty: either way
     restart: bool = False  # where no setting applies: whether pulling it restarts or replaces an engine
     in_force: str = ""  # PromQL: has a value for entities where the lever is already pulled
     possible: str = ""  # PromQL: has a value for entities where it can be pulled; empty: everywhere

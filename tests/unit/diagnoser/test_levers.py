@@ -206,6 +206,15 @@ def test_what_is_set_as_it_would_be_is_not_offered(one: SystemSetting, is_offere
     assert advised(knowledge, rule, false={"nowhere"}) == [["turn"] if is_offered else ["sip"]]
 
 
+@pytest.mark.parametrize(
+    ("direction", "is_offered"), [("up", True), ("down", False), ("", True)], ids=["up", "down", "either"]
+)
+def test_a_number_against_the_direction_of_a_lever_is_not_offered(direction: str, is_offered: bool) -> None:
+    more = setting("vector(1)", to="vector(2)", value="2")
+    knowledge = with_levers(own("turn", settings=(more,), outside=False, direction=direction))
+    assert advised(knowledge, offering("KVC01", "turn")) == [["turn"] if is_offered else []]
+
+
 @pytest.mark.parametrize("first", ["KVC09", "SCH01"])
 def test_the_first_cause_has_the_choice_of_levers(first: str) -> None:
     """Levers are chosen in the order of the causes, not of their codes."""

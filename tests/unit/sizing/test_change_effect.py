@@ -14,12 +14,12 @@ from kvitals.diagnoser import change_effect
 from kvitals.diagnoser.change_effect import (
     BeforeAfter,
     ConfigurationChange,
+    LoadCourse,
     Period,
     SettingChange,
     SignalCourse,
     SignalCourses,
 )
-from kvitals.diagnoser.steps import Steps
 from kvitals.rules.engine_flags import GUESSED
 from kvitals.rules.finding import Effect, LeverAdvice, LeverSetting, PredictedValue
 from kvitals.rules.loader import load
@@ -90,20 +90,32 @@ def test_a_version_told_to_more_places_did_not_change() -> None:
     assert change_effect.differences({"version": "0.3"}, {"version": "0.32.0"}) != ()
 
 
-def steps(loads: list[float]) -> Steps:
-    times = 5.0 * (1 + np.arange(len(loads)))
-    nothing = np.full(len(loads), np.nan)
-    return Steps(ENGINE, 5.0, times, np.array(loads), nothing, nothing, nothing, nothing, {}, np.ones(len(loads)))
+def load_course(loads: list[float], gap: float = 5.0) -> LoadCourse:
+    return LoadCourse([gap * i for i in range(len(loads))], loads, gap)
 
 
 def test_the_last_load_is_what_is_compared() -> None:
-    of = steps([4, 4, 4, 4, 4, 4, 0, 0, 3, 3, 3, 3, 3, 0])
-    assert change_effect.busy(of, 0.0, 40.0) == Period(30.0, 30.0)
-    assert change_effect.busy(of, 35.0, 70.0) == Period(65.0, 25.0)
-    assert change_effect.busy(of, 55.0, 70.0) is None  # 10 s are too short
-    assert change_effect.busy(of, 0.0, 40.0, most=20.0) == Period(30.0, 20.0)
-    assert Period(30.0, 20.0).less(5.0) == Period(25.0, 15.0)
-    assert Period(30.0, 20.0).less(10.0) is None
+    of = load_course([4, 4, 4, 4, 4, 4, 0, 0, 0, 0, 3, 3, 3, 3, 3, 0])
+    assert change_effect.busy(of, 0.0, 45.0) == Period(25.0, 25.0)
+    assert change_effect.busy(of, 50.0, 75.0) == Period(70.0, 20.0)
+    assert change_effect.busy(of, 60.0, 75.0) is None  # 10 s are too short
+    assert change_effect.busy(of, 0.0, 45.0, most=20.0) == Period(25.0, 20.0)
+
+
+def test_a_short_pause_does_not_end_a_load() -> None:
+    of = load_course([4, 4, 0, 0, 4, 4, 4])
+    assert change_effect.busy(of, 0.0, 30.0) == Period(30.0, 30.0)
+
+
+def test_load_is_what_runs_and_waits_at_each_row() -> None:
+    def ask(expr: Expr, start: float, end: float, step: float) -> list[Series]:
+        times = np.arange(start, end + step / 2, step)
+        if "waiting" in str(expr):
+            return [Series(ENGINE, times[2:], np.full(len(times) - 2, 3.0))]
+        return [Series(ENGINE, times, np.full(len(times), 2.0))]
+
+    found = change_effect.load_course(ask, 0.0, 24.0, 6.0)
+    assert (found.times, found.requests) == ([0.0, 6.0, 12.0, 18.0, 24.0], [2.0, 2.0, 5.0, 5.0, 5.0])
 
 
 def test_parts_of_a_period_are_in_order_and_fill_it() -> None:
@@ -215,6 +227,20 @@ def test_a_lever_was_pulled_where_its_setting_moved_its_way() -> None:
     sides = BeforeAfter(before, lambda query: None)
     assert [one.name for one in change_effect.pulled_levers(change("2", "16"), KNOWN, sides)] == ["raise-max-num-seqs"]
     assert "raise-max-num-seqs" not in [one.name for one in change_effect.pulled_levers(change("2", "1"), KNOWN, sides)]
+
+
+@pytest.mark.parametrize(("after", "lever"), [("4", "lower-max-num-seqs"), ("32", "raise-max-num-seqs")])
+def test_of_two_opposite_levers_the_one_in_whose_direction_it_went_was_pulled(after: str, lever: str) -> None:
+    """Seen: "Allow fewer" and "Allow more" for one change, where both would have set a number on the same side."""
+    told = {"system": "vllm", "version": "0.32.0"}
+    change = ConfigurationChange(ENGINE, 0.0, 1.0, (SettingChange("slots", "16", after),), told, told)
+    wanted = 14.0 if float(after) < 16.0 else 18.0
+
+    def before(query: str) -> float | None:
+        return wanted if "running_p90" in query else 16.0 if 'fact="slots"' in query else None
+
+    pulled = change_effect.pulled_levers(change, KNOWN, BeforeAfter(before, lambda query: None))
+    assert [one.name for one in pulled] == [lever]
 
 
 @pytest.mark.parametrize(
