@@ -138,6 +138,11 @@ class Translator:
         """How the last good page was understood: version, ranks, facts, unknown and missing names."""
         return self._plan.reading if self._plan is not None else None
 
+    @property
+    def restarts(self) -> int:
+        """Restarts that were seen, of all ranks."""
+        return sum(self._restarts.values())
+
     def good(self, t: float, page: PageSamples, duration: float, size: int) -> ScrapeOutcome:
         """Take a page that could be parsed. It may still be no engine's, which the outcome says then."""
         return complete(self.good_steps(t, page, duration, size))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import ssl
 import time
 import zlib
@@ -88,6 +89,8 @@ _REDIRECTED = " The server redirects, and kvitals does not follow redirects: con
 _ACCEPT = "text/plain;version=0.0.4,text/plain;q=0.5,*/*;q=0.1"
 _FACTS_BYTES = 256 * 1024
 _FACTS_RETRY_SECONDS = 30.0
+_RESTART_SECONDS = 5.0
+"""After which a process that is new since facts were asked for is asked: a page may be of two processes in turn."""
 _CHUNK = 64 * 1024
 _LARGE_PAGE = 256 * 1024
 """Bytes beyond which a page is parsed in a thread: about 2 ms where it is like the last one, 50 ms where it is
@@ -226,8 +229,7 @@ class ScrapeSense:
         record = await self._scrape(key, state)
         records: list[ScrapeSenseRecord] = [record]
         now = self._clock()
-        if state.translator.wants_facts and now >= state.facts_at:
-            state.facts_at = now + _FACTS_RETRY_SECONDS
+        if state.translator.wants_facts and state.asks_facts(now):
             records += await self._facts(key, state)
         return records
 
@@ -377,8 +379,18 @@ class _State:
     parser: PageParser
     translator: Translator
     tls: ssl.SSLContext | bool
-    facts_at: float = 0.0  # not before this time
+    asked: float = -math.inf  # when facts were asked for
+    asked_restarts: int = 0  # that had been seen then
     headers: dict[str, str] = field(init=False)
+
+    def asks_facts(self, now: float) -> bool:
+        """Whether it is time to ask for facts, which is then done: again after a while, or soon of a new process."""
+        restarts = self.translator.restarts
+        wait = _FACTS_RETRY_SECONDS if restarts == self.asked_restarts else _RESTART_SECONDS
+        if now - self.asked < wait:
+            return False
+        self.asked, self.asked_restarts = now, restarts
+        return True
 
     def __post_init__(self) -> None:
         # On this machine compression only costs: the engine's time first of all.

@@ -22,11 +22,12 @@ from kvitals.agent.exports.requests_api import Requests
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.node import Node
-from kvitals.agent.records import ProbeRecord, ScrapeRecord, decode
+from kvitals.agent.records import ProbeRecord, Record, ScrapeRecord, encode
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.app.errors import UsageError
 from kvitals.rules.loader import load as load_knowledge
-from kvitals.series.recordings import CaptureWriter, Record
+from kvitals.series.recordings import CaptureWriter
+from kvitals.series.slices import in_slices
 from kvitals.ui.cli import replay
 from kvitals.ui.cli.common import (
     EXIT_UNKNOWN,
@@ -102,12 +103,11 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
             ):
                 begun = time.monotonic()
                 while (done := time.monotonic() - begun) < seconds:
-                    last = await node.read()
+                    last = await node.collect()
                     holds = holds or any(_is_of_target(record) for record in last)
                     for record in last:
-                        writer.write(record)
-                        if args.listen:
-                            node.ingest_recorded(record)
+                        writer.write(encode(record))
+                        await in_slices(node.ingest_steps(record), asyncio.to_thread)  # so that restarts are seen
                     progress = f"recording {', '.join(node.targets)}: {done:.0f} of {seconds:.0f} s; Ctrl-C stops"
                     status.update(Text(progress))
                     await asyncio.sleep(max(0.0, every - (time.monotonic() - begun - done)))
@@ -116,7 +116,7 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
             return EXIT_STOPPED
     finally:
         await node.close()
-    for told in map(decode, last):
+    for told in last:
         if isinstance(told, ScrapeRecord) and not told.ok:
             console.print(f"{told.target}, at the end: {told.message}", style="yellow")
     if not holds:
@@ -130,10 +130,9 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
 def _is_of_target(record: Record) -> bool:
     """Whether a record holds a page, parts of requests or KV events; the host and the GPUs are recorded in any
     case."""
-    known = decode(record)
-    if isinstance(known, ScrapeRecord):
-        return known.ok
-    return bool(known.parts) if isinstance(known, PartsRecord) else isinstance(known, KvEventsRecord | ProbeRecord)
+    if isinstance(record, ScrapeRecord):
+        return record.ok
+    return bool(record.parts) if isinstance(record, PartsRecord) else isinstance(record, KvEventsRecord | ProbeRecord)
 
 
 @contextlib.asynccontextmanager
