@@ -332,7 +332,7 @@ class Signals:
         known = self.known.get(name, SignalValues())
         if signal.samples is not None and entity in known.too_few:
             seen = f"{render(known.too_few[entity], 'count')} of {render(signal.samples.min, 'count')}"
-            return missing_origin(TRAFFIC, f"only {seen} {signal.samples.of} in {render(span.fast, 'seconds')}")
+            return missing_origin(TRAFFIC, f"only {seen} {signal.samples.of}{self._counted_in(signal, entity, span)}")
         for metric in self.untold(name, entity, span):
             family = family_of(metric, self.knowledge.families)
             origin = self.knowledge.families[family].origin if family else PAGE
@@ -345,6 +345,15 @@ class Signals:
             missing = missing_origin(FACTS, f"fact {fact} is not known")
             return missing._replace(remedy=missing.remedy.replace("NAME", fact))
         return missing_origin(signal.origin, "no value in the window")
+
+    def _counted_in(self, signal: Signal, entity: Labels, span: EvaluationSpan) -> str:
+        """In which time the samples of a signal are counted; empty where it is a time of its own, as its text states."""
+        if signal.samples is None or "$window" not in signal.samples.expr:
+            return ""
+        if signal.window == "slow":
+            return f" in {render(span.fast if span.cold else span.slow, 'seconds')}"
+        own = self.span_of(entity, span) if is_of_process(signal) else span
+        return f" in {render(own.fast, 'seconds')}"
 
     def _looks_before(self, name: str, span: EvaluationSpan) -> bool:
         """Whether a signal compares with a time before the first that was seen."""

@@ -434,8 +434,8 @@ def verdict(
     if unknown:
         first = unknown[0].rule
         if undecided:
-            return f"Unknown: {len(unknown)} of {len(core)} core checks have no data. {undecided}"
-        return f"Unknown: {len(unknown)} of {len(core)} core checks have no data; the first is “{first.title}”."
+            return f"Unknown: {len(unknown)} of {len(core)} core checks could not be decided. {undecided}"
+        return f"Unknown: {len(unknown)} of {len(core)} core checks could not be decided; the first is “{first.title}”."
     return f"Unknown: {undecided}" if undecided else "Unknown: a rule failed."
 
 

@@ -45,6 +45,10 @@ def _one(pipeline: Pipeline, finding: Finding, advice: LeverAdvice) -> Iterator[
             yield f"is not possible: {condition}"
     if advice.setting is not None and advice.setting.now and advice.setting.now == advice.setting.to:
         yield f"{advice.setting.flag} is {advice.setting.to} already"
+    if lever.direction and advice.setting is not None and advice.setting.now and advice.setting.to.isdecimal():
+        rises = float(advice.setting.to) > float(advice.setting.now)
+        if rises != (lever.direction == "up"):
+            yield f"sets {advice.setting.to}, now {advice.setting.now}: {lever.direction} is its direction"
     yield from _fits_engine(pipeline, finding, advice)
     fired = {one.code for one in told(pipeline.triage())}
     amiss = {

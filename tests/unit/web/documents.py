@@ -360,7 +360,7 @@ def unhealthy() -> Triage:
 def could_not_tell() -> Triage:
     return document(
         healthy=None,
-        verdict="Unknown: 2 of 7 core checks have no data.",
+        verdict="Unknown: 2 of 7 core checks could not be decided.",
         window=DocumentWindow(END - 12, END, 12.0, True),
         source=DocumentSource("live", "http://127.0.0.1:8000"),
         unknown=[
