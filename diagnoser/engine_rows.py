@@ -20,8 +20,8 @@ from kvitals.rules.model import SCOPES, Severity
 from kvitals.series.types import Labels
 
 FIGURES = (
-    *("ttft_p99_seconds", "slo_ttft_seconds", "itl_p99_seconds", "slo_itl_seconds", "running_avg", "waiting_avg"),
-    *("kv_usage_p90", "prefix_hit_ratio", "generation_tokens_per_second"),
+    *("ttft_p99_seconds", "ttft_p99_unproven", "slo_ttft_seconds", "itl_p99_seconds", "slo_itl_seconds"),
+    *("running_avg", "waiting_avg", "kv_usage_p90", "prefix_hit_ratio", "generation_tokens_per_second"),
 )
 """The signals of a row."""
 MEASURED = frozenset(name for name in FIGURES if not name.startswith("slo_"))

@@ -36,6 +36,7 @@ from kvitals.rules.loader import family_of, parameters
 from kvitals.rules.model import SCOPES
 from kvitals.rules.origins import PAGE, origins
 from kvitals.rules.versions import in_range, release
+from kvitals.series.bucket_bound import bucket_around
 from kvitals.series.promql import evaluate, expand, parse
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource, is_stale
 
@@ -339,17 +340,17 @@ def _switches(system: EngineMap, facts: dict[str, float], version: str) -> Itera
 
 
 def _resolution(name: str, seconds: float, edges: Sequence[float]) -> Resolution:
-    lower = max((edge for edge in edges if edge <= seconds * (1 + 1e-9)), default=0.0)
-    upper = next((edge for edge in edges if edge > seconds * (1 + 1e-9)), None)
-    on_edge = abs(lower - seconds) <= 1e-9 * seconds
-    if on_edge:
+    around = bucket_around(seconds, edges)
+    lower = seconds if around is None else around[0]
+    upper = next((edge for edge in edges if edge > lower), None)
+    if around is None:
         text = "equal to a bucket's bound: the share of requests within it is exact"
     elif upper is None:
         text = f"above the last bucket ({render(lower, 'seconds')}): whether it is met is unknown"
     else:
         bucket = f"{render(lower, 'seconds')} to {render(upper, 'seconds')}"
         text = f"inside the bucket {bucket}: the share within it is interpolated"
-    return Resolution(name, seconds, on_edge, lower, upper, text)
+    return Resolution(name, seconds, around is None, lower, upper, text)
 
 
 def _flag_problems(system: str, info: Mapping[str, str]) -> Iterator[TelemetryProblem]:

@@ -29,6 +29,8 @@ from kvitals.diagnoser.c_max import MIN_OBSERVATIONS, alike, crossing, in_time, 
 from kvitals.diagnoser.change_effect import ConfigurationChange
 from kvitals.diagnoser.load import littles_gap, loads, steady
 from kvitals.diagnoser.steps import Counts, Steps
+from kvitals.diagnoser.text import render
+from kvitals.series.bucket_bound import bucket_around
 from kvitals.series.types import Floats, Labels
 
 Ints = npt.NDArray[np.intp]
@@ -189,7 +191,11 @@ def operating_point(steps: Steps, objectives: Mapping[str, float], draws: int = 
         headroom=1 - now / knee.concurrency.value if knee is not None and now is not None else None,
         littles_gap=littles_gap(steps),
         burst=_burst(steps, load),
-        missing=(*missing, *(f"C_max at {one.objective}: {one.why}" for one in limits if one.why)),
+        missing=(
+            *missing,
+            *(f"C_max at {one.objective}: {one.why}" for one in limits if one.why),
+            *(text for one in limits if (text := _unresolved(one, steps.latencies[one.objective].bounds))),
+        ),
     )
 
 
@@ -340,6 +346,19 @@ def _limit(name: str, seconds: float, steps: Steps, load: Floats, busy: Ints, dr
     requests, tokens = (_rate_at(n, rate[busy], number, count, here.at) for rate in (steps.requests, steps.tokens))
     estimate = BoundedEstimate(here.at, min(low, here.at), max(high, here.at))
     return Limit(name, seconds, estimate, requests, tokens, holds_to, "")
+
+
+def _unresolved(limit: Limit, bounds: Floats) -> str:
+    """That C_max rests on a share that is interpolated in a histogram bucket; empty where it does not."""
+    around = bucket_around(limit.seconds, bounds.tolist())
+    if around is None or limit.concurrency is None:
+        return ""
+    low, high = (render(one, "seconds") for one in around)
+    bucket = f"the bucket {low} to {high}" if math.isfinite(around[1]) else f"the last bucket, above {low}"
+    return (
+        f"how exact C_max at {limit.objective} is: the objective of {render(limit.seconds, 'seconds')} is inside "
+        f"{bucket}, where the share is interpolated"
+    )
 
 
 def quantiles(of: Counts, share: float) -> Floats:

@@ -347,7 +347,7 @@ class Signals:
         return missing_origin(signal.origin, "no value in the window")
 
     def _counted_in(self, signal: Signal, entity: Labels, span: EvaluationSpan) -> str:
-        """In which time the samples of a signal are counted; empty where it is a time of its own, as its text states."""
+        """In which time the samples of a signal are counted; empty where that is a time of its own."""
         if signal.samples is None or "$window" not in signal.samples.expr:
             return ""
         if signal.window == "slow":

@@ -133,7 +133,8 @@ class WeekComparison(Struct, frozen=True, kw_only=True):
 
 
 class ObjectiveShare(Struct, frozen=True, kw_only=True):
-    """within: share of the observations that were within what was promised."""
+    """within: share of the observations that were within what was promised, interpolated in a bucket. bounds: between
+    which shares the true one lies."""
 
     name: str
     what: str
@@ -141,6 +142,7 @@ class ObjectiveShare(Struct, frozen=True, kw_only=True):
     source: str
     observations: float
     within: float | None
+    bounds: tuple[float, float] | None
 
 
 class Goodput(Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from kvitals.diagnoser.review.result import (
     GpuTimePart,
     Incidents,
     LeverRow,
+    ObjectiveShare,
     PaidWork,
     PriceUsed,
     ReviewCoverage,
@@ -25,7 +26,7 @@ from kvitals.diagnoser.review.result import (
     Trap,
     WeekComparison,
 )
-from kvitals.diagnoser.review.words import count, day, hours, lasting, moment, share, span, usd
+from kvitals.diagnoser.review.words import between, count, day, hours, lasting, moment, share, span, usd
 from kvitals.diagnoser.review.work import Week
 from kvitals.diagnoser.text import lower_title
 
@@ -158,7 +159,7 @@ def _money(value: float | None) -> str:
 
 def _objective(of: SummaryFacts) -> Iterator[str]:
     said = [
-        f"{share(one.within)} of {one.what} came within {span(*one.seconds)}"
+        f"{share(one.within)} of {one.what} came within {span(*one.seconds)}{_true_share(one)}"
         for one in of.goodput.objectives
         if one.within is not None
     ]
@@ -166,6 +167,12 @@ def _objective(of: SummaryFacts) -> Iterator[str]:
         good = of.goodput.tokens_per_gpu_hour
         more = f"; {count(good)} tokens per GPU-hour were in time" if good is not None else ""
         yield f"{_listed(said)[0].upper()}{_listed(said)[1:]}{more}."
+
+
+def _true_share(one: ObjectiveShare) -> str:
+    """Between which shares the true one lies, where the objective is inside a histogram bucket."""
+    true = between(one.bounds)
+    return f" ({true}: the objective is inside a histogram bucket)" if true else ""
 
 
 def _best_and_worst(of: SummaryFacts) -> Iterator[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from kvitals.diagnoser.text import render
+
 _LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
@@ -24,11 +26,19 @@ def usd(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """`41 %`, `0.4 %`."""
+    """`41 %`, `0.4 %`. Some of a whole is never written as none or all of it."""
     if value is None:
         return "unknown"
     size = 100 * value
+    if 0 < value < 0.001 or 0.99 < value < 1:
+        return render(value, "ratio")
     return f"{size:.0f} %" if abs(size) >= 10 or size == 0 else f"{size:.1f} %"
+
+
+def between(bounds: tuple[float, float] | None) -> str:
+    """`between 85 % and 95 %`; empty where both are the same to so many digits."""
+    low, high = (share(one) for one in bounds or (None, None))
+    return f"between {low} and {high}" if low != high else ""
 
 
 def hours(value: float) -> str:

@@ -24,11 +24,14 @@ _GROUPS: Mapping[str, Callable[[Engine], str]] = {
 
 @dataclass(frozen=True)
 class Within:
-    """Of one objective: observations, and those within it, [step, engine] each. seconds: what was promised, of each
-    engine; told: whether the engine said so itself."""
+    """Of one objective: observations, and those within it, [step, engine] each. at_least, at_most: those in the buckets
+    that end below the objective, and in those that begin below it. seconds: what was promised, of each engine; told:
+    whether the engine said so itself."""
 
     observations: Floats
     good: Floats
+    at_least: Floats
+    at_most: Floats
     seconds: Floats
     told: Bools
 
@@ -36,6 +39,12 @@ class Within:
         """Of the observations; None where there are none."""
         all_ = float(self.observations[steps][:, engines].sum())
         return float(self.good[steps][:, engines].sum()) / all_ if all_ > 0 else None
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The smallest and the largest share that the histograms allow; None where there are no observations."""
+        all_ = float(self.observations.sum())
+        return (float(self.at_least.sum()) / all_, float(self.at_most.sum()) / all_) if all_ > 0 else None
 
 
 @dataclass(frozen=True)
@@ -53,20 +62,29 @@ def within(seen: ReviewArrays, general: Mapping[str, float]) -> dict[str, Within
     found = {}
     for name in OBJECTIVES:
         shape = seen.steps, len(seen.engines)
-        observations, good = np.zeros(shape), np.zeros(shape)
+        observations, good, at_least, at_most = (np.zeros(shape) for _ in range(4))
         own = [seen.slo.get(one.entity, {}).get(name) for one in seen.engines]
         seconds = np.array([general[name] if said is None else said for said in own], dtype=np.float64)
         for i, counts in seen.latencies.get(name, {}).items():
             cumulative = np.maximum.accumulate(counts.counts, axis=1)
             observations[:, i] = cumulative[:, -1]
+            at_least[:, i], at_most[:, i] = _around(counts.bounds, cumulative, float(seconds[i]))
             bounds = np.concatenate([[0.0], counts.bounds])
             if not np.isfinite(bounds[-1]):  # beyond the last bound nothing is known to be within
                 bounds, cumulative = bounds[:-1], cumulative[:, :-1]
             heights = np.column_stack([np.zeros(len(cumulative)), cumulative])
             good[:, i] = [np.interp(seconds[i], bounds, row) for row in heights]
         told = np.array([said is not None for said in own], dtype=np.bool_)
-        found[name] = Within(observations, good, seconds, told)
+        found[name] = Within(observations, good, at_least, at_most, seconds, told)
     return found
+
+
+def _around(bounds: Floats, cumulative: Floats, seconds: float) -> tuple[Floats, Floats]:
+    """Observations up to the last bound that is not above so many seconds, and up to the first that is not below."""
+    near = 1e-9 * seconds
+    below, above = int(np.searchsorted(bounds, seconds + near, "right")), int(np.searchsorted(bounds, seconds - near))
+    least = cumulative[:, below - 1] if below else np.zeros(len(cumulative))
+    return least, cumulative[:, min(above, len(bounds) - 1)]
 
 
 def work(week: Week, steps: Bools | slice = slice(None), engines: Bools | slice = slice(None)) -> PaidWork:
@@ -160,6 +178,7 @@ def goodput(week: Week, total: PaidWork, source: str) -> Goodput:
             source="the engines' agents" if one.told.any() else source,
             observations=float(one.observations.sum()),
             within=one.share(),
+            bounds=one.bounds,
         )
         for name, what in OBJECTIVES.items()
         if len((one := week.within[name]).seconds)

@@ -58,7 +58,8 @@ def _figure_cell(signal: str) -> Callable[[EngineRow], Text]:
 
 
 def _latency_cell(signal: str, objective: str, *, with_objective: bool) -> Callable[[EngineRow], Text]:
-    """A latency, marked where it is above its objective and the engine is not judged healthy."""
+    """A latency, marked where it is above its objective and the engine is not judged healthy: with `?` where that is
+    interpolated in a histogram bucket and not proven."""
 
     def cell(row: EngineRow) -> Text:
         latency, limit = row.figures.get(signal), row.figures.get(objective)
@@ -67,7 +68,11 @@ def _latency_cell(signal: str, objective: str, *, with_objective: bool) -> Calla
             return Text(text)
         above = latency.value is None or latency.value > limit.value
         said = f"{text} / {limit.text}" if with_objective else text
-        return Text(f"{said}!", style="bold red") if above and row.healthy is not True else Text(f"{said} ")
+        if not above or row.healthy is True:
+            return Text(f"{said} ")
+        doubt = row.figures.get(signal.replace("_seconds", "_unproven"))
+        unproven = doubt is not None and doubt.value is not None
+        return Text(f"{said}?", style="bold yellow") if unproven else Text(f"{said}!", style="bold red")
 
     return cell
 

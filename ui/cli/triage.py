@@ -87,6 +87,9 @@ def do(args: argparse.Namespace) -> int:
         parse_duration(args.look, "--for")  # wrong ones are refused whatever the source is
     if args.look and (args.prometheus or args.from_):
         raise UsageError("--for is for engines and recordings; --from and --to choose the window here")
+    option = "--watch" if args.watch else "--probe" if args.probe else ""
+    if option and (args.prometheus or args.since_change or any(Path(s).exists() for s in args.source)):
+        raise UsageError(f"{option} works only with engines that are observed now; leave it out here")
     if args.prometheus:
         return _answer(prometheus.judge(args), args)
     histories = [Path(s) for s in args.source if "://" not in s and (Path(s).is_dir() or s.endswith(".db"))]

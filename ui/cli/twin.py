@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -27,7 +26,6 @@ from kvitals.ui.cli.common import (
     add_config_option,
     add_rules_option,
     json_text,
-    parse_past,
     parse_url,
     setup,
     status_console,
@@ -70,14 +68,11 @@ def run(args: argparse.Namespace) -> int:
     args = argparse.Namespace(**{**vars(args), "source": named})
     chosen = setup(args)
     with status_console().status("simulating"), course(args, chosen) as of:
-        end = parse_past(args.to, "--to") if args.to else of.end
-        start = parse_past(args.from_, "--from") if args.from_ else of.start
-        asked = replace(of, start=max(of.start, start), end=min(of.end, end))
         lookups = _lookups(named)
         if args.settings == [ADVISED]:
-            documents = _advised(asked, _triage(named, chosen), lookups, args.seed)
+            documents = _advised(of, _triage(named, chosen), lookups, args.seed)
         else:
-            documents = forecasts(asked, args.settings, lookups, seed=args.seed)
+            documents = forecasts(of, args.settings, lookups, seed=args.seed)
 
     def show(console: Console) -> None:
         for number, document in enumerate(documents):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kvitals.diagnoser.review.efficiency import BINDS, NAMES
 from kvitals.diagnoser.review.result import LeverRow, ModelGroup, Review, ReviewIncident, TenantRow
-from kvitals.diagnoser.review.words import count, day, hours, lasting, moment, share, signed_count, span, usd
+from kvitals.diagnoser.review.words import between, count, day, hours, lasting, moment, share, signed_count, span, usd
 from kvitals.ui.review import charts
 
 TENANTS = 25
@@ -348,11 +348,11 @@ def _goodput(review: Review) -> Iterator[Block]:
     rows = [
         (
             objective.what, span(*objective.seconds), objective.source, count(objective.observations),
-            share(objective.within),
+            share(objective.within), between(objective.bounds) or "as stated",
         )
         for objective in one.objectives
     ]  # fmt: skip
-    yield DataTable(("", "objective", "said by", "observations", "in time"), rows, text=3)
+    yield DataTable(("", "objective", "said by", "observations", "in time", "true share"), rows, text=3)
     if one.tokens_per_gpu_hour is not None:
         yield Text(
             f"Goodput: {count(one.tokens_per_gpu_hour)} output tokens per GPU-hour were within the objectives, "

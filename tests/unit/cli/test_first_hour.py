@@ -103,6 +103,23 @@ def test_cache_refuses_a_wrong_window_of_a_recording(capsys: pytest.CaptureFixtu
     assert run(capsys, "cache", str(HEALTHY), "--window", "abc")[0] == 2
 
 
+@pytest.mark.parametrize("option", ["--watch", "--probe"])
+def test_what_works_on_engines_alone_is_refused_for_a_recording(
+    capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    code, _, err = run(capsys, "triage", str(HEALTHY), option)
+    assert code == 2
+    assert option in err and "observed now" in err
+
+
+def test_knee_of_a_part_of_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    whole, part = (json.loads(run(capsys, "knee", str(HEALTHY), "--json", *more)[1])[0] for more in ([], ["--to=30s"]))
+    assert part["start"] == whole["start"]
+    assert part["end"] < whole["end"]
+    code, _, err = run(capsys, "knee", str(HEALTHY), "--from=9999s")
+    assert code == 2 and "in the time of the recording" in err
+
+
 def test_compare_says_that_a_moment_is_after_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "compare", str(HEALTHY), f"{HEALTHY}@+9999s")
     assert code == 0

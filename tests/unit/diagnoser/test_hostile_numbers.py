@@ -78,7 +78,10 @@ def alone(pages: Iterable[str]) -> Triage:
 def test_an_engine_whose_values_cannot_be_true_is_not_healthy(number: str) -> None:
     document = alone([VALUE.sub(rf"\1 {number}", PAGE)] * 20)
     assert document.healthy is None
-    assert "core checks could not be decided. The engine reports values that cannot be used: num_requests_" in document.verdict
+    assert (
+        "core checks could not be decided. The engine reports values that cannot be used: num_requests_"
+        in document.verdict
+    )
     assert "`kvitals check` lists these metrics" in document.verdict
     assert "values that can be used" in [lacking.what for lacking in document.lacking]
     assert not document.notes  # least of all that the hardware was idle
