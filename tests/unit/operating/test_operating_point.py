@@ -118,6 +118,14 @@ def _late(servers: int, service: float, share: float, limit: float) -> float:
     return erlang_c(servers, load) * math.exp(-(servers - load) / service * limit)
 
 
+@pytest.mark.parametrize(("seconds", "said"), [(0.7, "the bucket 500 ms to 1 s"), (0.5, "")])
+def test_a_c_max_that_rests_on_an_interpolated_share_is_doubted(seconds: float, said: str) -> None:
+    point = operating_point(mmc(8, 0.5, SHARES), {"ttft_p99": seconds})
+    assert point.limits[0].concurrency is not None
+    doubts = [text for text in point.missing if "how exact C_max" in text]
+    assert bool(doubts) == bool(said) and all(said in text for text in doubts)
+
+
 def test_little_holds_in_a_queue_and_a_doubled_count_is_a_gap() -> None:
     steps = mmc(8, 1.0, SHARES)
     assert operating_point(steps, {}, draws=5).littles_gap == pytest.approx(0, abs=1e-9)
