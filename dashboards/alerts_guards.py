@@ -39,6 +39,8 @@ class AlertGuard:
 
 GROUP = "kvitals-lifecycle"
 IN_FLIGHT = f"{SIGNAL_PREFIX}in_flight"
+SERVING = f"{SIGNAL_PREFIX}pool_engines_serving"
+"""How many engines of a pool answer."""
 SOURCES = f"{SIGNAL_PREFIX}target_sources"
 """How many sources have the labels of one engine. What agents export has a series for each; where engines are read
 themselves, what is recorded are sums already, and the rule that counts is beside those."""
@@ -50,6 +52,14 @@ _LOST = f"""\
   or
   (group by ({_ENGINE}) (present_over_time(kvitals_target_up[15m])) unless on (cluster, node, engine) kvitals_target_up)
 )"""
+_SHORT = (
+    f"({SERVING} < quantile_over_time(0.5, {SERVING}[30m])"
+    f" or {SERVING} < quantile_over_time(0.9, {SERVING}[1h])"
+    f' and on (cluster, pool) ALERTS{{alertname="{CODE}-engine-gone", alertstate="firing"}})'
+)
+"""Pools that have fewer engines than they had for most of the time, and where that pages already, than they had at all
+but for the few minutes in which a rollout has one more. Where a new engine took the place of an old one, nothing is
+lost, even if requests ran on the old one."""
 _AGENT = "group by (cluster, node) (kvitals_collector_success)"
 _PRESENCE = re.compile(r"kvitals_target_up\b[^)]*\boffset\b|unless[^)]*\)\s*kvitals_target_up\b")
 _UNWATCHED = (
@@ -74,14 +84,24 @@ _WORKLOADS = (
 
 def _missing_replicas() -> str:
     """Workloads named as a pool that had fewer replicas than they wanted, all the time and outside of rollouts. Nobody
-    is paged a second time where an engine that is gone pages already."""
+    is paged a second time where an engine that is gone pages already.
+
+    A pool has the name of its workload or `namespace/name`. Where several namespaces have a workload of one name, only
+    the latter tells which is meant. kube-state-metrics itself may be replaced meanwhile, with other labels.
+    """
     parts = []
-    for label, wanted, there, updated in _WORKLOADS:
+    for label, *metrics in _WORKLOADS:
+        by = f"cluster, namespace, {label}"
+        wanted, there, updated = (f"max by ({by}) ({metric})" for metric in metrics)
         missing = (
-            f"min_over_time({wanted}[{_WANTED_FOR}]) > max_over_time({there}[{_WANTED_FOR}])"
-            f" unless max_over_time(({updated} < bool {wanted})[{_WANTED_FOR}:1m]) > 0"
+            f"(min_over_time(({wanted})[{_WANTED_FOR}:1m]) > max_over_time(({there})[{_WANTED_FOR}:1m])"
+            f" and max by ({by}) ({metrics[0]} offset {_WANTED_FOR})"
+            f" unless max_over_time(({updated} < bool {wanted})[{_WANTED_FOR}:1m]) > 0)"
         )
-        parts.append(f'max by (cluster, pool) (label_replace({missing}, "pool", "$1", "{label}", "(.+)"))')
+        alone = f"unless on (cluster, {label}) count by (cluster, {label}) ({wanted}) > 1"
+        named = f'label_replace({missing} {alone}, "pool", "$1", "{label}", "(.+)")'
+        qualified = f'label_join({missing}, "pool", "/", "namespace", "{label}")'
+        parts += [f"max by (cluster, pool) ({one})" for one in (named, qualified)]
     known = "group by (cluster, pool) (present_over_time(kvitals_target_up[1d]))"
     paged = f'ALERTS{{alertname=~"{CODE}-(engine|pool)-gone", alertstate="firing"}}'
     return (
@@ -93,15 +113,15 @@ GUARDS = (
     AlertGuard(
         CODE,
         "engine-gone",
-        f"{_LOST}\nand on (cluster, pool) kvitals_target_up == 1\nunless on (cluster, node) {_UNWATCHED}\n"
+        f"{_LOST}\nand on (cluster, pool) {_SHORT}\nunless on (cluster, node) {_UNWATCHED}\n"
         f"and on (cluster, node, engine) ({_BUSY} > 0 or {{firing}})",
         "1m",
         "page",
         "engine",
         "Engine is gone while requests ran on it",
-        "Requests were running at its last scrape; other engines of its pool still run. The engine crashed, was "
-        "killed before its requests ended, or its page no longer answers. An engine that stops while idle fires "
-        "no alert.",
+        "Requests were running at its last scrape. Other engines of its pool still run, but fewer than before. The "
+        "engine crashed, was killed before its requests ended, or its page no longer answers. An engine that stops "
+        "while idle, or that another one has replaced, fires no alert.",
     ),
     AlertGuard(
         CODE,
@@ -214,6 +234,11 @@ def in_flight() -> dict[str, Any]:
     """The requests on each engine at its last sample, to be recorded."""
     both = [f"sum by ({_ENGINE}) (kvitals_requests_{state})" for state in ("running", "waiting")]
     return {"record": IN_FLIGHT, "expr": f"{both[0]} + ({both[1]} or 0 * {both[0]})"}
+
+
+def engines_serving() -> dict[str, Any]:
+    """How many engines of each pool answer, to be recorded."""
+    return {"record": SERVING, "expr": f"count by (cluster, pool) (group by ({_ENGINE}) (kvitals_target_up == 1))"}
 
 
 def target_sources() -> dict[str, Any]:

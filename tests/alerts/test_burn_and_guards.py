@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from kvitals.dashboards.alerts_burn import RATES
-from kvitals.dashboards.alerts_guards import IN_FLIGHT, SOURCES
+from kvitals.dashboards.alerts_guards import IN_FLIGHT, SERVING, SOURCES
 from kvitals.dashboards.alerts_yaml import dump
 from tests.alerts import promtool
 
 SLO = 'kvitals_slo_seconds{engine="e",slo="ttft_p99"}'
 NEEDED = {
     IN_FLIGHT,
+    SERVING,
     SOURCES,
     "kvitals_target_up",
     "kvitals_requests_running",
@@ -136,6 +137,8 @@ def twice(series: dict[str, str]) -> dict[str, str]:
 
 
 BUSY, IDLE = ("1x120", "4x120"), ("1x120", "0x120")
+ROLLED = (("1x40 stale", "4x40 stale"), ("_x37 1x83", "_x37 4x83"))
+"""An engine that requests run on to its end, and the one that takes its place, which is there 90 s before."""
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,14 @@ BUSY, IDLE = ("1x120", "4x120"), ("1x120", "0x120")
         pytest.param(life(BUSY, ("1x20 0x100", "0x20 stale")), "14m", [], id="idle and unreachable is a ticket"),
         pytest.param(
             life(("1x20 stale", "4x8 0x12 stale"), ("_x16 1x104", "_x16 0x4 4x100")), "14m", [], id="rollout"
+        ),
+        pytest.param(life(BUSY, *ROLLED), "22m", [], id="a rollout without draining"),
+        pytest.param(life(BUSY, *ROLLED), "50m", [], id="long after a rollout without draining"),
+        pytest.param(
+            life(BUSY, *ROLLED, ("1x60 stale", "4x60 stale")), "33m", ["engine-gone"], id="gone soon after a rollout"
+        ),
+        pytest.param(
+            life(BUSY, ("1x20 stale", "4x20 stale"), ("_x30 1x90", "_x30 4x90")), "18m", [], id="replaced after a crash"
         ),
         pytest.param(life(*[("1x20 stale", "4x4 0x16 stale")] * 3), "14m", [], id="scale-to-zero"),
         pytest.param(life(*[("1x20 stale", "4x4 0x16 stale")] * 3), "90m", [], id="scaled to zero for long"),
@@ -210,6 +221,19 @@ def workload(wanted: str, there: str, updated: str = "", name: str = "p", kind: 
     return life(BUSY) | {f"kube_{kind}_{m}{labels}": v for m, v in zip(metrics, values, strict=True)}
 
 
+def in_namespace(name: str, series: dict[str, str], instance: str = "a") -> dict[str, str]:
+    """The same workload elsewhere, or as another kube-state-metrics reports it."""
+    labels = f'namespace="{name}",instance="{instance}"'
+    return {key.replace('namespace="serving"', labels): values for key, values in series.items()}
+
+
+def test_a_pool_may_be_named_by_namespace_and_workload(tmp_path: Path) -> None:
+    """As the relabelling in docs/prometheus.md does."""
+    series = {name.replace('pool="p"', 'pool="serving/p"'): v for name, v in workload("6x120", "6x20 5x100").items()}
+    asked = 'group by (pool) (ALERTS{alertname="TEL01-below-replicas",alertstate="firing"})'
+    firing(series, "45m", asked, "30s", tmp_path, [{"labels": '{pool="serving/p"}', "value": 1}])
+
+
 @pytest.mark.parametrize(
     ("series", "at", "fires"),
     [
@@ -228,6 +252,20 @@ def workload(wanted: str, there: str, updated: str = "", name: str = "p", kind: 
             id="the missing engine pages already",
         ),
         pytest.param(workload("6x120", "6x20 5x100", name="web"), "45m", False, id="no pool of ours"),
+        pytest.param(workload("_x60 3x60", "_x60 0x60"), "34m", False, id="created anew, its pods load"),
+        pytest.param(
+            in_namespace("serving", workload("1x60 3x4 stale", "1x64 stale"), instance="a")
+            | in_namespace("serving", workload("_x65 3x55", "_x65 1x55"), instance="b"),
+            "34m",
+            False,
+            id="kube-state-metrics is replaced during a scale-out",
+        ),
+        pytest.param(
+            workload("6x120", "6x120") | in_namespace("staging", workload("6x120", "6x20 5x100")),
+            "45m",
+            False,
+            id="another namespace has a workload of that name",
+        ),
     ],
 )
 def test_fewer_replicas_than_wanted(series: dict[str, str], at: str, fires: bool, tmp_path: Path) -> None:
