@@ -25,7 +25,7 @@ from kvitals.diagnoser.unusable import UNUSABLE
 from kvitals.rules.compiled_signal import CompiledSignal, needed_metrics
 from kvitals.rules.expressions import expression
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
-from kvitals.rules.model import SCOPES
+from kvitals.rules.model import SCOPES, Rule
 from kvitals.rules.origins import AGENT, SERVER
 from kvitals.series.promql import Expr, Moment, Range, Selector, Series, Subquery, Vector, inline
 from kvitals.series.slices import Steps
@@ -245,21 +245,22 @@ def judge_with_past(judge: Judge, signals: RemoteSignals, span: EvaluationSpan) 
     by_rule: dict[str, list[Judgement]] = {}
     for judgement in early:
         by_rule.setdefault(judgement.rule.code, []).append(judgement)
-    few = {code: js for code, js in by_rule.items() if len(js) <= FEW}
-    many = {code: js for code, js in by_rule.items() if len(js) > FEW}
+    together: dict[tuple[float, bool], dict[str, list[Judgement]]] = {}
+    for code, judgements in by_rule.items():
+        step = _step(judgements[0].rule, signals.interval)
+        together.setdefault((step, len(judgements) <= FEW), {})[code] = judgements
     memory: dict[str, Memory] = {}
-    for rules in (few, many):
-        memory |= _look_back(judge, signals, span, rules) if rules else {}
+    for (step, _), rules in together.items():
+        memory |= _look_back(judge, signals, span, rules, step)
     return judge.again(found, span, memory)
 
 
 def _look_back(
-    judge: Judge, signals: RemoteSignals, span: EvaluationSpan, true: Mapping[str, Sequence[Judgement]]
+    judge: Judge, signals: RemoteSignals, span: EvaluationSpan, true: Mapping[str, Sequence[Judgement]], step: float
 ) -> Mapping[str, Memory]:
-    """What a judge would remember who had looked at these rules on these entities before."""
+    """What a judge would remember who had looked at these rules on these entities before, each `step` seconds."""
     rules = {code: judgements[0].rule for code, judgements in true.items()}
-    longest = max(seconds(needed_duration(rule, proven=False)) for rule in rules.values())
-    moments = _moments_before(span.at, signals.interval, longest)
+    moments = [span.at - (MAX_MOMENTS - i) * step for i in range(MAX_MOMENTS)]
     entities = {code: [j.entity for j in judgements] for code, judgements in true.items()}
     whole = {entity for several in entities.values() for entity in several}
     signals.focus(list(whole))
@@ -271,10 +272,11 @@ def _look_back(
     return before.memory
 
 
-def _moments_before(at: float, interval: float, longest: float) -> list[float]:
-    """Moments that reach back at least as far as a rule needs, the last of them one step ago."""
-    step = float(math.ceil(max(interval, longest / (MAX_MOMENTS - 1))))  # whole seconds, that a moment is found by
-    return [at - (MAX_MOMENTS - i) * step for i in range(MAX_MOMENTS)]
+def _step(rule: Rule, interval: float) -> float:
+    """Seconds between moments that reach back at least as far as a rule needs, the last of them one step ago. Rules
+    that need less are looked at more closely: their condition may have begun between two moments of another's."""
+    needed = seconds(needed_duration(rule, proven=False))
+    return float(math.ceil(max(interval, needed / (MAX_MOMENTS - 1))))  # whole seconds, that a moment is found by
 
 
 def _series(rows: Mapping[float, Rows]) -> list[Series]:

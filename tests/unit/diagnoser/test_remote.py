@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from kvitals.app.demo import incidents
@@ -112,6 +114,18 @@ def test_what_is_true_counts_once_it_has_been_so_for_long_enough() -> None:
     assert off.outcome == "fired"
     assert off.since is not None
     assert off.since < last - 30.0
+
+
+def test_a_rule_that_needs_long_does_not_coarsen_the_look_back_of_others() -> None:
+    """Seen: where one needed 15 minutes, the moments before were 82 s apart, and no `for` of 30 s was ever met."""
+    window, last = recorded(next(path for path in incidents() if path.stem == "few_slots"))
+    slow = msgspec.structs.replace(KNOWLEDGE.rules["LAT01"], code="OWN01", for_="30m")
+    knowledge = replace(KNOWLEDGE, rules={**KNOWLEDGE.rules, "OWN01": slow})
+    signals = remote(window, last)
+    found = judge_with_past(Judge(knowledge, signals), signals, EvaluationSpan(last, 60.0, 90.0))
+    outcome = {j.rule.code: j.outcome for j in found if j.is_true}
+    assert outcome["LAT01"] == "fired"
+    assert outcome["OWN01"] != "fired"
 
 
 def test_a_refused_query_is_unknown_with_the_servers_reason() -> None:
