@@ -8,6 +8,7 @@ histogram whose bounds have another unit, a value scaled by a fact, whatever com
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,10 +80,19 @@ class Pages:
     maps: Sequence[EngineMap]
     jobs: Mapping[str, Sequence[str]] | None  # system -> the jobs that scrape it; None: not known yet
     rows: Mapping[str, Rows]
+    answered: Mapping[Labels, float] = field(default_factory=dict)  # engine that is down -> when its page last answered
     _sources: dict[str, list[list[RawMetricSource]]] = field(default_factory=dict)
 
-    def local(self, name: str) -> Rows | None:
-        return list(self.rows[name]) if name in self.rows else ([] if name in LOCAL else None)
+    def local(self, name: str, at: float) -> Rows | None:
+        rows = self.rows.get(name)
+        if rows is None:
+            return [] if name in LOCAL else None
+        answered = [at <= self.answered.get(labels.keep(IDENTITY), -math.inf) for labels, _ in rows]
+        if name == ENTITIES:
+            return [(row[0], 1.0) if then else row for row, then in zip(rows, answered, strict=True)]
+        if name == STATE:
+            return [row for row, then in zip(rows, answered, strict=True) if not then]
+        return list(rows)
 
     def has(self, name: str) -> bool:
         return bool(self.rows.get(name)) if name in LOCAL else bool(self.sources(name))
@@ -247,11 +257,30 @@ def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives:
     for map_, found in zip(maps, answers[1:], strict=False):
         jobs[map_.system] = sorted({f.metric.get("job", "") for f in found})
         _identify(map_, found, answers[-1] if infos else [], up, objectives, rows)
-    pages = Pages(names, [*maps, load_map(SCALERS)], jobs, rows)
+    pages = Pages(names, [*maps, load_map(SCALERS)], jobs, rows, _last_answers(server, rows[ENTITIES], at))
     if pages.sources(FACT):  # some programs tell what they were configured with as metrics
         told = server.one(PrometheusQuery(str(pages.leaf(Selector(FACT))), at))
         rows[FACT] += [(Labels({**f.metric, METRIC_NAME: FACT}), float(f.value[1])) for f in told if f.value]
     return pages
+
+
+def _last_answers(server: Prometheus, engines: Rows, at: float) -> dict[Labels, float]:
+    """When the pages of engines that are down last answered, of those that did in the time that is asked about."""
+    down: dict[str, list[Labels]] = {}
+    for labels, up in engines:
+        if not up:
+            down.setdefault(labels.get("engine", "").partition("/")[0], []).append(labels.keep(IDENTITY))
+    if not down:
+        return {}
+    instances = _one_of("instance", sorted(down))
+    text = f"max by (instance) (max_over_time(timestamp({Selector('up', (instances,))} == 1)[{SEEN_SECONDS}s:5s]))"
+    found = server.one(PrometheusQuery(text, at))
+    return {
+        engine: float(one.value[1])
+        for one in found
+        if one.value
+        for engine in down.get(one.metric.get("instance", ""), ())
+    }
 
 
 def _identify(

@@ -37,8 +37,8 @@ class Dialect(Protocol):
         """The expression in the server's own names; None where it reads anything that is only known here."""
         ...
 
-    def local(self, name: str) -> Rows | None:
-        """The series of a family that is only known here; None of any other."""
+    def local(self, name: str, at: float) -> Rows | None:
+        """The series of a family that is only known here, at a moment; None of any other."""
         ...
 
     def has(self, name: str) -> bool:
@@ -64,7 +64,7 @@ class FamilyDialect:
         )
         return self._beside.translate(expr) if foreign and self._beside is not None else expr
 
-    def local(self, name: str) -> Rows | None:
+    def local(self, name: str, at: float) -> Rows | None:
         return None
 
     def has(self, name: str) -> bool:
@@ -88,8 +88,8 @@ class PartDialect:
     def translate(self, expr: Expr) -> Expr | None:
         return self.whole.translate(with_matchers(expr, self._matchers))
 
-    def local(self, name: str) -> Rows | None:
-        rows = self.whole.local(name)
+    def local(self, name: str, at: float) -> Rows | None:
+        rows = self.whole.local(name, at)
         return None if rows is None else [row for row in rows if all(m.matches(row[0]) for m in self._matchers(name))]
 
     def has(self, name: str) -> bool:
@@ -222,7 +222,7 @@ class ServedFamilies:
         known = {f"{PART}{i}": _named(f"{PART}{i}", rows[part]) for i, part in enumerate(plan.parts)}
         for node in plan.rest.walk():
             if isinstance(node, Selector) and node.name not in known:
-                known[node.name] = self.dialect.local(node.name) or []
+                known[node.name] = self.dialect.local(node.name, at) or []
         try:
             result = evaluate(plan.rest, Snapshot(known), at)
         except QueryLimitError:

@@ -149,8 +149,29 @@ def test_an_engine_that_was_idle_when_its_target_went_was_taken_away(
     raw.page(100.0, body.encode())
     end(raw, 105.0)
     pages = dialect(raw, 110.0)
-    states = [labels["reason"] for labels, _ in pages.local(STATE) or []]
-    assert list(zip(states, [up for _, up in pages.local(ENTITIES) or []], strict=True)) == expected
+    assert told(pages, 110.0) == expected
+
+
+def told(pages: Pages, at: float) -> list[tuple[str, float]]:
+    """The reason for which it is down, empty where it is not, and whether it is up, of each engine."""
+    engines = pages.local(ENTITIES, at) or []
+    reasons = {labels["engine"]: labels["reason"] for labels, _ in pages.local(STATE, at) or []}
+    return [(reasons.get(labels["engine"], ""), up) for labels, up in engines]
+
+
+@pytest.mark.parametrize("end", [Raw.failed, Raw.gone])
+def test_an_engine_that_is_down_was_there_before(end: Callable[[Raw, float], None]) -> None:
+    """Seen: "for at least 984 s" of an engine that had died 100 s ago, with a course that was down all the time."""
+    raw = Raw()
+    body = (CAPTURED / "vllm-0.32-nixl-decode-after-transfers.prom").read_text()
+    body = re.sub(r"(?m)^(vllm:num_requests_running\{[^\n]*\}) .*$", r"\1 3.0", body)
+    for t in range(100, 401, 5):
+        raw.page(float(t), body.encode())
+    for t in range(405, 500, 5):
+        end(raw, float(t))
+    pages = dialect(raw, 500.0)
+    assert [told(pages, at)[0][1] for at in (200.0, 395.0, 410.0, 500.0)] == [1.0, 1.0, 0.0, 0.0]
+    assert told(pages, 395.0)[0][0] == ""
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
