@@ -138,6 +138,8 @@ def _compared(
     unlike = change_effect.unlike(change.entity, sides[0].whole, sides[1].whole)
     effects = change_effect.effects(change.entity, levers, _predicted(then, change, levers), sides, knowledge)
     told = _told(change, levers, change_effect.conclude(effects, unlike, levers), now.document)
+    if unlike:  # what differs may be of the load
+        effects = [msgspec.structs.replace(one, verdict="not judged") for one in effects]
     gone, come = _differences(then.document, now.document, change)
     return msgspec.structs.replace(told, effects=effects, gone=gone, come=come)
 

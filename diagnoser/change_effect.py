@@ -421,7 +421,7 @@ def conclude(
     if not found:
         return "cannot be judged", "Cannot be judged: no signal has a value both before and after."
     promised = [one for one in found if one.predicted is not None]
-    verdict = _together([one.verdict for one in promised or found])
+    verdict = _together([one.verdict for one in promised or found if one.verdict != "not judged"])
     if not promised and any(one.metric == THROUGHPUT and one.verdict == "worse" for one in found):
         verdict = "worse"  # whatever else became better, fewer are served
     name = " and ".join(f"“{lever.title}”" for lever in levers) or "The change"

@@ -390,7 +390,9 @@ class Judge:
                 if truth is False:
                     told[place] = pair.clear
                 else:
-                    told[place] = self._untold(pair, rule, None, span) or pair.unknown
+                    told[place] = (
+                        self._untold(pair, rule, None, span) or self._unasked(pair, rule, span) or pair.unknown
+                    )
         return told
 
     def _pairs(self, rule: Rule, at: float) -> _Pairs:
@@ -496,6 +498,15 @@ class Judge:
         missing = [m for name in missing_signals(verdict) for m in self.signals.untold(name, pair.entity, span)]
         untold = self.need_not_tell(missing, pair.entity, span.at)
         return Judgement(rule, pair.entity, "n/a", untold, verdict) if untold else None
+
+    def _unasked(self, pair: _Pair, rule: Rule, span: EvaluationSpan) -> Judgement | None:
+        """A core rule about requests that cannot be decided of an engine without any; None of others."""
+        since = self._quiet_since(rule, pair.entity, span) if rule.core else None
+        return (
+            None
+            if since is None
+            else Judgement(rule, pair.entity, "n/a", f"no requests since {clock_text(since)}", None)
+        )
 
     def _outcome(
         self, rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, span: EvaluationSpan, watched: float

@@ -37,7 +37,7 @@ def last_span(at: float) -> EvaluationSpan:
 
 def rules_that_end(knowledge: Knowledge) -> Knowledge:
     """The rules of which the last seconds can show that they are not true any more, with the signals that they need:
-    those about requests, all of whose signals are of the fast window. Raises PromQLError."""
+    those about requests or faults, all of whose signals are of the fast window. Raises PromQLError."""
 
     def is_fast(name: str) -> bool:
         signal = knowledge.signals[name]
@@ -45,7 +45,8 @@ def rules_that_end(knowledge: Knowledge) -> Knowledge:
 
     def ends(rule: Rule) -> bool:
         felt = rule.kind == "symptom" and COUNTED.issuperset(rule.about)
-        return (rule.kind == "cause" or felt) and rule.applies.traffic and all(map(is_fast, knowledge.needs(rule)))
+        seen = rule.applies.traffic or "fault" in rule.binds  # a fault is a state, that each scrape shows
+        return (rule.kind == "cause" or felt) and seen and all(map(is_fast, knowledge.needs(rule)))
 
     rules = {code: rule for code, rule in knowledge.rules.items() if ends(rule)}
     asked = {name for rule in rules.values() for name in knowledge.needs(rule)}
@@ -135,21 +136,41 @@ def with_ended(
         if known.ended is None:
             return judgement
         if _place(judgement) in true or span.at - known.ended >= span.fast:
-            return _true_again(judgement, known, span.at)
+            return _true_again(judgement, known, span)
         known.last_true = known.last_seen = known.ended
         return msgspec.structs.replace(judgement, last_true=known.ended, last_seen=known.ended, over=True)
 
-    return [told(judgement) for judgement in judged]
+    return _details_ended([told(judgement) for judgement in judged], true)
 
 
-def _true_again(judgement: Judgement, known: Memory, at: float) -> Judgement:
-    """What had ended and is true once more: beyond `keep` it is another episode."""
-    is_new = known.ended is not None and at - known.ended >= seconds(judgement.rule.keep)
+def _details_ended(judgements: list[Judgement], true: Container[Place]) -> list[Judgement]:
+    """Symptoms for information end with the ones that they tell more of: too few requests may have come since to show
+    it of themselves."""
+    asking = [j for j in judgements if j.rule.kind == "symptom" and j.rule.severity != "info" and j.outcome == "fired"]
+
+    def told(judgement: Judgement) -> Judgement:
+        rule = judgement.rule
+        detail = rule.kind == "symptom" and rule.severity == "info" and judgement.outcome == "fired"
+        if not detail or judgement.last_true is not None or _place(judgement) in true:
+            return judgement
+        about = [j for j in asking if j.entity == judgement.entity and not set(rule.about).isdisjoint(j.rule.about)]
+        if not about or not all(j.over for j in about):
+            return judgement
+        last = max(j.last_true or -math.inf for j in about)
+        return msgspec.structs.replace(judgement, last_true=last, last_seen=last, over=True)
+
+    return [told(judgement) for judgement in judgements]
+
+
+def _true_again(judgement: Judgement, known: Memory, span: EvaluationSpan) -> Judgement:
+    """What had ended and is true once more: after a whole window, or beyond `keep`, it is another episode."""
+    apart = min(seconds(judgement.rule.keep), span.fast)
+    is_new = known.ended is not None and span.at - known.ended >= apart
     known.ended = None
     if not is_new:
         return judgement
-    known.true_since, known.from_start = at, False
-    return msgspec.structs.replace(judgement, since=at, since_at_least=False)
+    known.true_since, known.from_start = span.at, False
+    return msgspec.structs.replace(judgement, since=span.at, since_at_least=False)
 
 
 def _place(judgement: Judgement) -> Place:

@@ -274,7 +274,7 @@ class Effect(Struct, frozen=True):
     before: float
     after: float
     predicted: PredictedValue | None  # None: nothing was
-    verdict: EffectVerdict
+    verdict: EffectVerdict | Literal["not judged"]
     text: str  # rendered: "970 ms → 12 ms"
 
 

@@ -50,7 +50,7 @@ def test_a_process_begins_with_the_last_change_that_shows_one(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "length"), [(0, 0.0), (4.9, 0.0), (5, 5.0), (19, 10.0), (20, 20.0), (59.9, 40.0), (60, None)]
+    ("seconds", "length"), [(0, 0.0), (4.9, 0.0), (5, 5.0), (19, 15.0), (20, 20.0), (59.9, 55.0), (60, None)]
 )
 def test_the_longest_window_that_fits_is_taken(seconds: float, length: float | None) -> None:
     assert window_since(seconds, 60.0) == length
