@@ -369,9 +369,9 @@ def effects(
     sides: tuple[SignalCourses, SignalCourses],
     known: Knowledge,
 ) -> list[Effect]:
-    """What became of what was predicted, then of what the levers move besides."""
+    """What became of what was predicted, then of what the levers move besides, then of what else users notice."""
     wanted: dict[str, tuple[str, PredictedValue | None]] = {one.metric: (one.title, one) for one in predicted}
-    for name, title in watched_signals(levers):
+    for name, title in (*watched_signals(levers), *watched_signals(())):
         wanted.setdefault(name, (title, None))
     found = (_effect(entity, known.signals[name], name, *told, *sides) for name, told in wanted.items())
     return [one for one in found if one is not None]

@@ -26,7 +26,7 @@ from kvitals.diagnoser.review.result import (
     Trap,
     WeekComparison,
 )
-from kvitals.diagnoser.review.words import between, count, day, hours, lasting, moment, share, span, usd
+from kvitals.diagnoser.review.words import count, day, hours, lasting, moment, share, share_range, span, usd
 from kvitals.diagnoser.review.work import Week
 from kvitals.diagnoser.text import lower_title
 
@@ -171,7 +171,7 @@ def _objective(of: SummaryFacts) -> Iterator[str]:
 
 def _true_share(one: ObjectiveShare) -> str:
     """Between which shares the true one lies, where the objective is inside a histogram bucket."""
-    true = between(one.bounds)
+    true = share_range(one.bounds)
     return f" ({true}: the objective is inside a histogram bucket)" if true else ""
 
 

@@ -35,7 +35,7 @@ def share(value: float | None) -> str:
     return f"{size:.0f} %" if abs(size) >= 10 or size == 0 else f"{size:.1f} %"
 
 
-def between(bounds: tuple[float, float] | None) -> str:
+def share_range(bounds: tuple[float, float] | None) -> str:
     """`between 85 % and 95 %`; empty where both are the same to so many digits."""
     low, high = (share(one) for one in bounds or (None, None))
     return f"between {low} and {high}" if low != high else ""

@@ -107,7 +107,7 @@ def show_change(told: SinceChange, console: Console) -> None:
     console.print(_indent(Text(told.conclusion, style=f"bold {_OUTCOME[told.verdict]}")))
     table = Table.grid(padding=(0, 2))
     for one in told.effects:
-        expected = "" if one.predicted is None else f"expected {one.predicted.text.partition(' → ')[2]}"
+        expected = "" if one.predicted is None else f"expected {one.predicted.text.rpartition(' → ')[2]}"
         table.add_row(one.title, Text(one.text, style="bold"), Text(one.verdict, style=_OUTCOME[one.verdict]), expected)
     console.print(_indent(table, 4))
     for word, several in (("gone", told.gone), ("new", told.come)):

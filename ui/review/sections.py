@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 from kvitals.diagnoser.review.efficiency import BINDS, NAMES
 from kvitals.diagnoser.review.result import LeverRow, ModelGroup, Review, ReviewIncident, TenantRow
-from kvitals.diagnoser.review.words import between, count, day, hours, lasting, moment, share, signed_count, span, usd
+from kvitals.diagnoser.review.words import (
+    count,
+    day,
+    hours,
+    lasting,
+    moment,
+    share,
+    share_range,
+    signed_count,
+    span,
+    usd,
+)
 from kvitals.ui.review import charts
 
 TENANTS = 25
@@ -348,7 +359,7 @@ def _goodput(review: Review) -> Iterator[Block]:
     rows = [
         (
             objective.what, span(*objective.seconds), objective.source, count(objective.observations),
-            share(objective.within), between(objective.bounds) or "as stated",
+            share(objective.within), share_range(objective.bounds) or ("as stated" if objective.bounds else ""),
         )
         for objective in one.objectives
     ]  # fmt: skip

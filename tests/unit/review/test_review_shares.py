@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvitals.diagnoser.review.words import between, share
+from kvitals.diagnoser.review.words import share, share_range
 from kvitals.diagnoser.steps import Counts
 from tests.unit.review.stage import engine, seen, week
 
@@ -45,5 +45,5 @@ def test_some_of_a_whole_is_never_written_as_none_or_all_of_it(value: float, tex
 
 
 def test_a_share_that_is_exact_has_no_range() -> None:
-    assert between((0.8, 0.9)) == "between 80 % and 90 %"
-    assert between((0.9, 0.9)) == between(None) == ""
+    assert share_range((0.8, 0.9)) == "between 80 % and 90 %"
+    assert share_range((0.9, 0.9)) == share_range(None) == ""
