@@ -12,7 +12,6 @@ from typing import Any
 from kvitals.dashboards.alerts import alertable, severity
 from kvitals.dashboards.alerts_burn import OBJECTIVES
 from kvitals.dashboards.alerts_guards import CODE as TELEMETRY
-from kvitals.dashboards.alerts_guards import GUARDS
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_yaml import dump
 from kvitals.rules.loader import Knowledge
@@ -63,6 +62,14 @@ def configuration(knowledge: Knowledge, options: Options) -> dict[str, Any]:
     }
 
 
+_GONE = (
+    ("all-gone", ("agent-gone", "pool-gone", "engine-gone", "target-down"), ()),
+    ("pool-gone", ("engine-gone",), SCOPES["pool"]),
+    ("engine-gone", ("target-down",), SCOPES["engine"]),
+)
+"""What is gone, the alerts on parts of it, and the labels that both have."""
+
+
 def inhibitions(knowledge: Knowledge, options: Options) -> Iterator[dict[str, Any]]:
     """What holds back what: a page its own tickets, a cause what it explains, a thing that is gone what is of it."""
     yield {
@@ -70,12 +77,12 @@ def inhibitions(knowledge: Knowledge, options: Options) -> Iterator[dict[str, An
         "target_matchers": [f'kvitals_code=~"{"|".join(OBJECTIVES)}"', f'severity="{options.ticket}"'],
         "equal": ["kvitals_code", *SCOPES["engine"]],
     }
-    pool, engine = (f"{TELEMETRY}-{guard.name}" for guard in (GUARDS[1], GUARDS[0]))
-    yield {
-        "source_matchers": [f'alertname="{pool}"'],
-        "target_matchers": [f'alertname="{engine}"'],
-        "equal": list(SCOPES["pool"]),
-    }
+    for gone, parts, equal in _GONE:
+        yield {
+            "source_matchers": [f'alertname="{TELEMETRY}-{gone}"'],
+            "target_matchers": [f'alertname=~"{"|".join(f"{TELEMETRY}-{part}" for part in parts)}"'],
+            **({"equal": list(equal)} if equal else {}),
+        }
     for code, held in held_back(knowledge).items():
         cause = knowledge.rules[code]
         target = [f'kvitals_code=~"{"|".join(held)}"']

@@ -36,6 +36,11 @@ class AlertGuard:
     summary: str
     description: str
 
+    @property
+    def description_text(self) -> str:
+        """The description outside of an alert, where there is no value."""
+        return self.description.replace("{{ $value }}", "N")
+
 
 GROUP = "kvitals-lifecycle"
 IN_FLIGHT = f"{SIGNAL_PREFIX}in_flight"

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from kvitals.dashboards.alerts import alertable, is_core, severity
 from kvitals.dashboards.alerts_burn import OBJECTIVES
 from kvitals.dashboards.alerts_burn import name as burn_name
+from kvitals.dashboards.alerts_guards import GUARDS, AlertGuard
 from kvitals.dashboards.alerts_text import board_of
 from kvitals.rules.loader import Knowledge
-from kvitals.rules.model import Lever, Rule, SystemSetting
+from kvitals.rules.model import Lever, Rule, Severity, SystemSetting
 from kvitals.rules.proof import MEANING, RuleProof, proof_of
 
 FOLDER = "runbooks"
@@ -101,8 +102,11 @@ def _first_minute(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
     yield ">"
     yield f"> - Users feel it: {_felt(rule, knowledge)}"
     waits = "no, if its burn alert pages; otherwise until working hours." if rule.code in OBJECTIVES else ""
+    if pages := _guards(rule, "page"):
+        names = ", ".join(f"`{guard.code}-{guard.name}`" for guard in pages)
+        waits = f"no, if one of these pages: {names}; otherwise until working hours."
     yield f"> - Can it wait: {waits or _WAITS[severity(rule)]}"
-    if (rule.severity, severity(rule)) == ("page", "ticket"):
+    if (rule.severity, severity(rule)) == ("page", "ticket") and not _guards(rule, "page"):
         yield ">   A triage calls it a page, because it makes requests late. Its alert is a ticket, because the alert"
         yield ">   of the late requests pages."
     yield "> - Run, with the engine's host and port from the label `engine`: `kvitals triage http://HOST:PORT`;"
@@ -116,6 +120,8 @@ def _first_minute(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
 def _felt(rule: Rule, knowledge: Knowledge) -> str:
     if rule.kind == "symptom":
         return "yes, users notice it directly."
+    if _guards(rule, "page"):
+        return "yes, if requests ran on an engine that is gone: its alert is a page then."
     felt = sorted(code for code in rule.explains if knowledge.rules[code].kind == "symptom")
     if not felt:
         return "not by itself."
@@ -174,7 +180,14 @@ def _alert(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
         yield f"`{rule.slug}` in Prometheus, severity {written}: {_SEVERITY[written]}. It is in the {among}."
     if rule.code in OBJECTIVES:
         yield f"`{burn_name(rule)}` pages if the error budget of slow requests is spent 14.4 or 6 times too fast."
+    for guard in _guards(rule):
+        yield f"\n`{guard.code}-{guard.name}`, severity {guard.severity}: {guard.summary}. {guard.description_text}"
     yield ""
+
+
+def _guards(rule: Rule, wanted: Severity | None = None) -> list[AlertGuard]:
+    """The alerts on the life of engines whose page this is; of one severity, or all."""
+    return [guard for guard in GUARDS if guard.code == rule.code and wanted in (None, guard.severity)]
 
 
 def _levers(rule: Rule, knowledge: Knowledge) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -37,6 +38,8 @@ IDENTITY = ("cluster", "node", "engine")
 TARGET = ("instance", "job")
 SEEN_SECONDS = 3600
 """For so long an engine that is gone is still asked about: it is down."""
+MOST_OF_THE_TIME = 0.9
+"""Of these seconds, for a pool to have had so many engines: a rollout has one more for some minutes."""
 
 _LARGEST = ("_ratio", "_seconds", "_sleep")  # gauges of which several are not added up
 _ONCE = frozenset({"count_over_time", "present_over_time", "changes", "resets", "timestamp"})
@@ -232,15 +235,16 @@ def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives:
     """What a server has of engines' own metrics at a moment. Raises ServerError."""
     maps = [m for m in page_maps() if _always(m, names)]
     questions = [PrometheusQuery("up", at)]
+    engines: list[str] = []  # of each map, what has a series for each engine
     for map_ in maps:
         labels = ", ".join(
             dict.fromkeys(
                 ("instance", "job", *PLACE, *map_.rank_labels, *filter(None, (map_.model_label, map_.role_label)))
             )
         )
-        questions.append(
-            PrometheusQuery(f"max by ({labels}) (last_over_time({_always(map_, names)[0]}[{SEEN_SECONDS}s]))", at)
-        )
+        metric = _always(map_, names)[0]
+        engines.append(f"max by ({labels}) ({metric})")
+        questions.append(PrometheusQuery(f"max by ({labels}) (last_over_time({metric}[{SEEN_SECONDS}s]))", at))
     infos = [
         name
         for map_ in maps
@@ -254,14 +258,44 @@ def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives:
     up = {(f.metric.get("instance"), f.metric.get("job")): float(f.value[1]) for f in answers[0] if f.value}
     rows: dict[str, Rows] = {name: [] for name in LOCAL}
     jobs: dict[str, list[str]] = {}
-    for map_, found in zip(maps, answers[1:], strict=False):
+    for map_, found, present in zip(maps, answers[1:], engines, strict=False):
         jobs[map_.system] = sorted({f.metric.get("job", "") for f in found})
+        found = _without_replaced(server, found, present, up, at)
         _identify(map_, found, answers[-1] if infos else [], up, objectives, rows)
     pages = Pages(names, [*maps, load_map(SCALERS)], jobs, rows, _last_answers(server, rows[ENTITIES], at))
     if pages.sources(FACT):  # some programs tell what they were configured with as metrics
         told = server.one(PrometheusQuery(str(pages.leaf(Selector(FACT))), at))
         rows[FACT] += [(Labels({**f.metric, METRIC_NAME: FACT}), float(f.value[1])) for f in told if f.value]
     return pages
+
+
+def _without_replaced(
+    server: Prometheus,
+    found: Sequence[PrometheusSeries],
+    present: str,
+    up: Mapping[tuple[str | None, str | None], float],
+    at: float,
+) -> list[PrometheusSeries]:
+    """The engines without those whose target is gone from a pool that has as many engines as before: in a rollout a new
+    one took their place, even if requests ran on them. present: a query that has a series for each engine.
+
+    As in the alert on lost engines (kvitals.dashboards.alerts_guards), but for the few minutes in which a rollout has
+    one more.
+    """
+
+    def is_gone(one: PrometheusSeries) -> bool:
+        return (one.metric.get("instance"), one.metric.get("job")) not in up
+
+    def pool(one: PrometheusSeries) -> tuple[str, str]:
+        return one.metric.get("cluster", ""), one.metric.get("pool", "")
+
+    if not any(map(is_gone, found)):
+        return list(found)
+    now = Counter(pool(one) for one in found if up.get((one.metric.get("instance"), one.metric.get("job"))))
+    course = f"(count by (cluster, pool) ({present}))[{SEEN_SECONDS}s:30s]"
+    usual = server.one(PrometheusQuery(f"quantile_over_time({MOST_OF_THE_TIME}, {course})", at))
+    whole = {pool(one) for one in usual if one.value and now[pool(one)] >= float(one.value[1])}
+    return [one for one in found if not (is_gone(one) and pool(one) in whole)]
 
 
 def _last_answers(server: Prometheus, engines: Rows, at: float) -> dict[Labels, float]:

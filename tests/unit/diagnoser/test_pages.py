@@ -174,6 +174,37 @@ def test_an_engine_that_is_down_was_there_before(end: Callable[[Raw, float], Non
     assert told(pages, 395.0)[0][0] == ""
 
 
+class Pool(Raw):
+    """Engines of one pool with requests, each scraped from one time to another, every 15 s."""
+
+    def __init__(self, **scraped: tuple[float, float]) -> None:
+        super().__init__()
+        for t in range(0, 3601, 15):
+            there = [name for name, (begin, end) in scraped.items() if begin <= t <= end]
+            row = {series: value for name in there for series, value in self._engine(name).items()}
+            self._rows.append((float(t), row))
+
+    @staticmethod
+    def _engine(name: str) -> dict[Labels, float]:
+        own = {"instance": f"{name}:8000", "job": "vllm", "pool": "chat"}
+        running = {METRIC_NAME: "vllm:num_requests_running", "engine": "0", "model_name": "m", **own}
+        return {Labels(running): 4.0, Labels({METRIC_NAME: "up", **own}): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("pool", "down"),
+    [
+        (Pool(a=(0, 3600), b=(0, 1800), c=(1740, 3600)), []),  # a rollout without draining
+        (Pool(a=(0, 3600), b=(0, 1800)), ["b:8000/0"]),  # a crash half an hour ago
+        (Pool(a=(0, 3600), b=(0, 1800), c=(1740, 3600), d=(0, 3000)), ["b:8000/0", "d:8000/0"]),  # and a crash since
+    ],
+)
+def test_an_engine_that_another_one_replaced_is_not_down(pool: Pool, down: list[str]) -> None:
+    """Seen: "Restart the engine" for pods that a rollout had replaced 11 minutes ago."""
+    engines = dialect(pool, 3600.0).local(ENTITIES, 3600.0) or []
+    assert sorted(labels["engine"] for labels, up in engines if not up) == down
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_all_that_is_on_a_page_can_be_asked_for(path: Path) -> None:
     raw, (window, translator) = Raw(), agent()
