@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 
 import msgspec
 
 from kvitals.diagnoser import last_seconds, short_window
 from kvitals.diagnoser.entities import ENTITIES, IN_FRONT, INFO, NOTHING_KNOWN, Entities, not_for
 from kvitals.diagnoser.judgement import Judgement, Memory, needed_duration, seconds, too_early
-from kvitals.diagnoser.kleene import Values, Verdict, decide, truths
+from kvitals.diagnoser.kleene import Verdict, decide, truths
 from kvitals.diagnoser.late_requests import HISTOGRAMS, late_engines
 from kvitals.diagnoser.processes import RESTARTS
 from kvitals.diagnoser.quiet import REFUSALS, quiet_engines, quiet_entities
 from kvitals.diagnoser.reasons import describe_false, describe_true, missing_signals, signals_in
+from kvitals.diagnoser.rule_conditions import RuleConditions
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.text import clock_text, plain, render
-from kvitals.rules.condition import Comparison, Condition, alternatives, comparisons, parse_condition
+from kvitals.rules.condition import alternatives
 from kvitals.rules.engine_map import find_map, told_by_programs
 from kvitals.rules.expressions import expression
-from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
+from kvitals.rules.loader import PLACEHOLDER, Knowledge, family_of, signal_names
 from kvitals.rules.model import SCOPES, Quantity, Rule, Scope
 from kvitals.rules.origins import FACTS, PAGE
-from kvitals.series.promql import Expr, ExpressionBatch, Moment, NumberLiteral, Selector, evaluate, expand
+from kvitals.series.promql import Moment, evaluate
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import Labels
 
@@ -78,13 +78,10 @@ class Judge:
     only: Mapping[str, Sequence[Labels]] | None = None  # rule code -> entities that are looked at; None: all
     glances: bool = False  # whether a symptom counts before its `for` where a short window shows it by itself
     crashed: dict[str, str] = field(default_factory=dict)  # rule code -> what went wrong in it
-    _conditions: dict[str, tuple[Condition, Condition]] = field(default_factory=dict)
     _needs: dict[str, list[str]] = field(default_factory=dict)
-    _batch: ExpressionBatch | None = None  # what the sides of all conditions read
     _entities: Entities | None = None
     _pairs_of: dict[str, _Pairs] = field(default_factory=dict)  # rule code -> while the entities are the same
     _span: EvaluationSpan | None = None  # the moment that is judged
-    _values: dict[int, tuple[Values, Values]] = field(default_factory=dict)  # by id of a comparison, at that moment
     _quiet: Mapping[tuple[Scope, Labels], float] | None = None  # at that moment; None: nobody has asked
     _suspects: bool = False  # whether what the figures do not prove counts like the rest: windows are compared
     _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
@@ -277,8 +274,8 @@ class Judge:
 
     def _judge_rules(self, span: EvaluationSpan) -> list[Judgement]:
         """Every rule for every entity of its scope, by the signals of this moment."""
-        self.signals.now.prepare(self._reads())
-        self._span, self._values, self._quiet = span, {}, None
+        self._conditions.look()
+        self._span, self._quiet = span, None
         found: list[Judgement] = []
         self.crashed = {}
         for rule in self.knowledge.rules.values():
@@ -302,6 +299,10 @@ class Judge:
             return self._outcome(rule, entity, verdict, memory, span, watched=math.inf)
 
         return self._promoted([with_memory(judgement) for judgement in found], span.at)
+
+    @cached_property
+    def _conditions(self) -> RuleConditions:
+        return RuleConditions(self.knowledge, self.signals, self.params)
 
     def _forget(self, at: float) -> None:
         """Forget entities that are gone, once they would not be taken for the same again."""
@@ -333,7 +334,7 @@ class Judge:
 
     def asks(self, rule: Rule) -> set[str]:
         """The signals that a rule's conditions name, to be true, to stay so and to be proven."""
-        sides = [side for c in self._condition(rule) for found in comparisons(c) for side in (found.left, found.right)]
+        sides = self._conditions.compared(rule)
         proof = self.knowledge.proof(rule)
         sides += [] if proof is None else [proof]
         return {name for side in sides for name in signal_names(side)}
@@ -349,17 +350,6 @@ class Judge:
             known.at = at
         return known
 
-    def _reads(self) -> ExpressionBatch:
-        """What the conditions read beside what is known of signals."""
-        if self._batch is None:
-            sides: list[Expr] = []
-            for rule in self.knowledge.rules.values():
-                with suppress(Exception):  # it crashes again where it is judged, and there it is said
-                    both = [s for c in self._condition(rule) for one in comparisons(c) for s in (one.left, one.right)]
-                    sides += [side for side in both if not self._known_as(side, rule)]
-            self._batch = ExpressionBatch(sides, self.signals.source.window)
-        return self._batch
-
     def _judge_rule(self, rule: Rule, span: EvaluationSpan) -> list[Judgement]:
         pairs = self._pairs(rule, span.at)
         for key in pairs.not_for:
@@ -367,8 +357,8 @@ class Judge:
                 self._let_go(key, span)
         if not pairs.here:
             return pairs.told
-        when, clear = self._condition(rule)
-        side, told = partial(self._sides, rule), pairs.told.copy()
+        when, clear = self._conditions.of_rule(rule)
+        side, told = partial(self._conditions.sides, rule), pairs.told.copy()
         watched = 0.0 if self._since is None else span.at - self._since
         may_be_nothing = bool(rule.applies.having or rule.applies.traffic)
         for place, pair, truth in zip(pairs.places, pairs.here, truths(when, pairs.entities, side), strict=True):
@@ -428,7 +418,7 @@ class Judge:
 
     def _verdict(self, rule: Rule, entity: Labels) -> Verdict:
         """What is found of a pair that was not true before, at the latest moment."""
-        return decide(self._condition(rule)[0], entity, partial(self._sides, rule))
+        return decide(self._conditions.of_rule(rule)[0], entity, partial(self._conditions.sides, rule))
 
     def _why_clear(self, rule: Rule, entity: Labels) -> str:
         return self.why_false(self._verdict(rule, entity), entity)
@@ -436,36 +426,6 @@ class Judge:
     def _why_not_told(self, rule: Rule, entity: Labels) -> str:
         assert self._span is not None
         return self.why_unknown(self._verdict(rule, entity), entity, self._span)
-
-    def _condition(self, rule: Rule) -> tuple[Condition, Condition]:
-        if rule.code not in self._conditions:
-            values = parameters(rule, self.params.get(rule.code))
-            when = parse_condition(expand(rule.when, values))
-            clear = parse_condition(expand(rule.clear, values)) if rule.clear else when
-            self._conditions[rule.code] = (when, clear)
-        return self._conditions[rule.code]
-
-    def _sides(self, rule: Rule, comparison: Comparison) -> tuple[Values, Values]:
-        """The values of both sides of one of a rule's comparisons, at the latest moment."""
-        found = self._values.get(id(comparison))  # conditions stay, so this is it and no other
-        if found is None:
-            left, right = (self._side(expr, rule) for expr in (comparison.left, comparison.right))
-            found = self._values[id(comparison)] = left, right
-        return found
-
-    def _side(self, expr: Expr, rule: Rule) -> Values:
-        if isinstance(expr, NumberLiteral):
-            return expr.value
-        if name := self._known_as(expr, rule):
-            return self.signals.known[name].values  # what was just stored need not be looked up
-        result = self.signals.now.evaluate(expr)
-        return result if isinstance(result, float) else self.signals.by_entity(result, SCOPES[rule.scope])
-
-    def _known_as(self, expr: Expr, rule: Rule) -> str:
-        """The name of the signal whose values, just as they are, those of a side are; empty where it takes a query."""
-        name = _plain(expr)
-        signal = self.knowledge.signals.get(name)
-        return name if signal is not None and signal.scope == rule.scope else ""
 
     def not_applicable(self, rule: Rule, entity: Labels, span: EvaluationSpan, *, idle: bool = False) -> str:
         """Why a rule has nothing to judge on an entity; empty where it has. With `idle` no traffic is no reason."""
@@ -619,10 +579,10 @@ class Judge:
         no alternatives. Where an alternative takes several comparisons, those of the first true one; empty where the
         conclusion has all their values."""
         rule, entity = judgement.rule, judgement.entity
-        either = alternatives(self._condition(rule)[0])
+        either = alternatives(self._conditions.of_rule(rule)[0])
         if len(either) < 2 or judgement.verdict is None:
             return ""
-        found = [decide(one, entity, partial(self._sides, rule)) for one in either]
+        found = [decide(one, entity, partial(self._conditions.sides, rule)) for one in either]
         holding = [verdict for verdict in found if verdict.truth]
         if any(len(verdict.decided) > 1 for verdict in found):
             said, holding = set(PLACEHOLDER.findall(rule.conclusion)), holding[:1]
@@ -638,11 +598,3 @@ class Judge:
         measured = [d for d in verdict.false if any(signals[n].unit != "bool" for n in signals_in(d.comparison.left))]
         first = next(iter(measured or verdict.false), None)
         return describe_false(first, entity, self.signals.known, self.knowledge) if first else ""
-
-
-@lru_cache(maxsize=4096)
-def _plain(expr: Expr) -> str:
-    """The signal that an expression is, without its prefix; empty where it is anything else."""
-    if isinstance(expr, Selector) and not expr.matchers and not expr.offset and expr.name.startswith(SIGNAL_PREFIX):
-        return expr.name.removeprefix(SIGNAL_PREFIX)
-    return ""

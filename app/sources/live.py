@@ -95,7 +95,8 @@ class Collector:
         ]
 
     async def collect(self, seconds: float, *, probe: bool = False) -> AsyncIterator[float]:
-        """Scrape every second for `seconds`, yielding the seconds done. With `probe` a one-token request is sent.
+        """Scrape every second for `seconds` from the first scrape on, which may take long on a busy machine, yielding the
+        seconds done. With `probe` a one-token request is sent.
 
         Raises NoEngineError after the first scrape where every URL leads to no engine: more scrapes would show no more.
         """
@@ -108,6 +109,7 @@ class Collector:
                 gone = self.pipeline.node.watched.unreachable
                 why = "no target can be reached" if gone else "no target has an engine's metrics page"
                 raise NoEngineError("\n".join([why, *self.complaints()]))
+            begun = time.monotonic() if first else begun
             if probe and probing is None:  # after a page, which tells the model to ask for
                 probing = asyncio.create_task(self.pipeline.node.probe())
             yield done

@@ -218,14 +218,14 @@ def test_memory_survives_json() -> None:
 
 def test_a_rule_that_crashes_leaves_the_others_alone_and_health_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
-    right = engine.judge._condition
+    right = engine.judge._conditions.of_rule
 
     def wrong(rule: object) -> object:
         if getattr(rule, "code", "") == "LAT02":
             raise ZeroDivisionError("planted")
         return right(rule)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine.judge, "_condition", wrong)
+    monkeypatch.setattr(engine.judge._conditions, "of_rule", wrong)
     engine.live(60, slow=False)
     assert engine.judge.crashed == {"LAT02": "ZeroDivisionError: planted"}
     assert engine.outcome().outcome == "clear"
