@@ -27,6 +27,8 @@ from kvitals.series.promql import expand
 from kvitals.series.types import Labels, Matcher, MatchOp
 
 AT_ONCE_SECONDS, OVERLAP_SECONDS = 3600.0, 300.0
+ENOUGH_SECONDS = 60.0
+"""Of load before a change, if there is less after it."""
 
 
 class NoChangeError(ValueError):
@@ -112,14 +114,17 @@ def _of_engine(of: TimeseriesSource, change: ConfigurationChange) -> Ask:
 
 def _periods(change: ConfigurationChange, begun: float, of: TimeseriesSource) -> tuple[Period | None, Period | None]:
     """The last load before a change and the last after it, each with one configuration and less what it takes to
-    settle. begun: when the configuration before the change came."""
+    settle. begun: when the configuration before the change came. The one before is not much longer than the one after:
+    what is longer ago was rather of another load."""
     load = change_effect.load_course(_of_engine(of, change), begun, of.end, of.gap)
 
-    def settled(start: float, end: float) -> Period | None:
+    def settled(start: float, end: float, most: float) -> Period | None:
         busy = load.busy_times(start, end)
-        return change_effect.busy(load, busy[0] + change_effect.SETTLE_SECONDS, end) if busy else None
+        return change_effect.busy(load, busy[0] + change_effect.SETTLE_SECONDS, end, most) if busy else None
 
-    return settled(begun, change.last - of.gap), settled(change.first, of.end)
+    after = settled(change.first, of.end, change_effect.MOST_SECONDS)
+    most = max(ENOUGH_SECONDS, after.seconds if after is not None else 0.0)
+    return settled(begun, change.last - of.gap, most), after
 
 
 def _compared(

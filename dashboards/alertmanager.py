@@ -63,7 +63,7 @@ def configuration(knowledge: Knowledge, options: Options) -> dict[str, Any]:
 
 
 _GONE = (
-    ("all-gone", ("agent-gone", "pool-gone", "engine-gone", "target-down"), ()),
+    ("all-gone", ("agent-gone", "pool-gone", "engine-gone", "target-down"), ("cluster",)),
     ("pool-gone", ("engine-gone",), SCOPES["pool"]),
     ("engine-gone", ("target-down",), SCOPES["engine"]),
 )
@@ -81,7 +81,7 @@ def inhibitions(knowledge: Knowledge, options: Options) -> Iterator[dict[str, An
         yield {
             "source_matchers": [f'alertname="{TELEMETRY}-{gone}"'],
             "target_matchers": [f'alertname=~"{"|".join(f"{TELEMETRY}-{part}" for part in parts)}"'],
-            **({"equal": list(equal)} if equal else {}),
+            "equal": list(equal),
         }
     for code, held in held_back(knowledge).items():
         cause = knowledge.rules[code]

@@ -48,6 +48,7 @@ ALIKE = 0.25
 REACHED = 0.5
 """Of the predicted change, for a lever to have worked."""
 NOTICEABLE = 0.05
+NOTICEABLE_SHARE = 0.02
 ORDERED = 0.9
 """Of the pairs of parts before and after that have to be in the same order, for a signal to have changed."""
 BUSY = 0.1
@@ -205,17 +206,16 @@ def _same(name: str, old: str, new: str) -> bool:
 
 
 def busy(load: LoadCourse, start: float, end: float, most: float = MOST_SECONDS) -> Period | None:
-    """The last time with load between two times, without what is earlier than the last so many seconds of it; None
-    where it is too short."""
-    times = load.busy_times(start, end)
-    if not times:
-        return None
-    first = last = times[-1]
-    for t in times[::-1]:
-        if first - t > load.longest_pause or last - t > most:
-            break
-        first = t
-    return Period(last, last - first) if last - first >= LEAST_SECONDS else None
+    """The last time with load between two times that is long enough, without what is earlier than the last so many
+    seconds of it; None where none is."""
+    last = previous = math.inf
+    for t in (*load.busy_times(start, end)[::-1], -math.inf):
+        if previous - t > load.longest_pause:
+            if math.isfinite(last) and last - previous >= LEAST_SECONDS:
+                return Period(last, min(last - previous, most))
+            last = t
+        previous = t
+    return None
 
 
 @dataclass(frozen=True)
@@ -420,7 +420,7 @@ def conclude(
         return "cannot be judged", f"Cannot be judged: the load is not comparable ({unlike})."
     if not found:
         return "cannot be judged", "Cannot be judged: no signal has a value both before and after."
-    promised = [one for one in found if one.predicted is not None]
+    promised = [one for one in found if one.predicted is not None and _is_promise(one.predicted)]
     verdict = _together([one.verdict for one in promised or found if one.verdict != "not judged"])
     if not promised and any(one.metric == THROUGHPUT and one.verdict == "worse" for one in found):
         verdict = "worse"  # whatever else became better, fewer are served
@@ -436,6 +436,12 @@ def conclude(
     numbers = "; ".join(f"{one.title} {one.text}" for one in shown)
     beside = f", at the cost of {'; '.join(f'{one.title} {one.text}' for one in cost)}" if cost else ""
     return verdict, f"{told}: {numbers}{beside}."
+
+
+def _is_promise(told: PredictedValue) -> bool:
+    """Whether a prediction is of a change that can be noticed: nothing is decided by one that nothing changes."""
+    least = NOTICEABLE_SHARE if told.unit == "ratio" else NOTICEABLE * max(abs(told.from_), abs(told.to))
+    return abs(told.to - told.from_) > least
 
 
 def _shown(effects: Sequence[Effect], verdict: EffectVerdict) -> list[Effect]:

@@ -95,8 +95,8 @@ class Collector:
         ]
 
     async def collect(self, seconds: float, *, probe: bool = False) -> AsyncIterator[float]:
-        """Scrape every second for `seconds` from the first scrape on, which may take long on a busy machine, yielding the
-        seconds done. With `probe` a one-token request is sent.
+        """Scrape every second for `seconds`, yielding the seconds done. They count from the first scrape on, which may
+        take long on a busy machine. With `probe` a one-token request is sent.
 
         Raises NoEngineError after the first scrape where every URL leads to no engine: more scrapes would show no more.
         """

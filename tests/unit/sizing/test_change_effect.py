@@ -102,6 +102,12 @@ def test_the_last_load_is_what_is_compared() -> None:
     assert change_effect.busy(of, 0.0, 45.0, most=20.0) == Period(25.0, 20.0)
 
 
+def test_a_load_that_is_too_short_is_not_the_last_one() -> None:
+    """Seen: 80 s of load after a change, then a restart and 9 s of load, were "fewer than 15 s with load"."""
+    of = load_course([4, 4, 4, 4, 4, 4, 0, 0, 0, 0, 0, 3, 3])
+    assert change_effect.busy(of, 0.0, 60.0) == Period(25.0, 25.0)
+
+
 def test_a_short_pause_does_not_end_a_load() -> None:
     of = load_course([4, 4, 0, 0, 4, 4, 4])
     assert change_effect.busy(of, 0.0, 30.0) == Period(30.0, 30.0)
@@ -287,3 +293,17 @@ def test_what_was_set_takes_the_place_of_what_was_advised() -> None:
 def test_what_stays_as_it_was_did_nothing(parts: list[float], to: float) -> None:
     whole = sum(parts) / len(parts)
     assert effect(looked(whole, *parts), looked(whole, *parts), predicted(whole, to)).verdict == "nothing"
+
+
+def test_a_prediction_of_no_change_decides_nothing() -> None:
+    """Seen: "did nothing that shows: hit rate 0 % → 0 %", where 0 ± 20 points had been expected and TTFT fell to a
+    third."""
+    hits = PredictedValue("prefix_hit_ratio", "hit rate", 0.0, 0.01, "ratio", "about", 0.2, "by hand", "")
+    sides = [
+        values(prefix_hit_ratio=0.0, ttft_mean_seconds=seconds, itl_mean_seconds=0.02, finished_per_second=2.5)
+        for seconds in (0.9, 0.3)
+    ]
+    before, after = (SignalCourses(one, [one, one]) for one in sides)
+    found = change_effect.effects(ENGINE, [KNOWN.levers["raise-kv-budget"]], [hits], (before, after), KNOWN)
+    verdict, sentence = change_effect.conclude(found, "", [KNOWN.levers["raise-kv-budget"]])
+    assert verdict == "worked" and "mean time to first token 900 ms → 300 ms" in sentence
