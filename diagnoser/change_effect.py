@@ -378,8 +378,8 @@ def effects(
 
 
 def watched_signals(levers: Sequence[Lever]) -> Iterator[tuple[str, str]]:
-    """The signals that levers move, with their titles; without a lever those that any may move."""
-    quantities = {quantity for lever in levers for quantity in lever.moves} or set(MOVED)
+    """The signals that levers move, for better or worse, with their titles; without a lever those that any may move."""
+    quantities = {quantity for lever in levers for quantity in (*lever.moves, *lever.worsens)} or set(MOVED)
     yield from (signal for quantity, signal in MOVED.items() if quantity in quantities)
     yield THROUGHPUT, "requests that finish"
 

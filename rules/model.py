@@ -265,7 +265,8 @@ class Lever(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     when: Text  # to reach for it
     does_not_fix: Text
     risk: Text
-    moves: Annotated[tuple[Quantity, ...], Meta(min_length=1)]
+    moves: Annotated[tuple[Quantity, ...], Meta(min_length=1)]  # what it is pulled for
+    worsens: tuple[Quantity, ...] = ()  # what it is known to harm under the same load
     estimate: LeverEstimate
     outside: bool = False  # it can be pulled outside of the engine, so it needs no setting of the engine's
     cost: Literal["free", "low", "medium", "high"]

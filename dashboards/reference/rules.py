@@ -74,7 +74,8 @@ def lever_text(lever: Lever, offered_by: list[str]) -> Iterator[str]:
     yield f"- When: {one_line(lever.when)}"
     yield f"- Does not fix: {one_line(lever.does_not_fix)}"
     yield f"- Risk: {one_line(lever.risk)}"
-    yield f"- Moves: {', '.join(lever.moves)}; costs {_COST[lever.cost]}"
+    harms = f"; worsens: {', '.join(lever.worsens)}" if lever.worsens else ""
+    yield f"- Moves: {', '.join(lever.moves)}{harms}; costs {_COST[lever.cost]}"
     yield f"- Its effect beforehand: {one_line(lever.estimate.how)}"
     yield (
         f"- Offered by: {', '.join(offered_by)}" if offered_by else (f"- No rule offers it: {one_line(lever.no_rule)}")

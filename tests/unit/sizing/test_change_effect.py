@@ -295,6 +295,12 @@ def test_what_stays_as_it_was_did_nothing(parts: list[float], to: float) -> None
     assert effect(looked(whole, *parts), looked(whole, *parts), predicted(whole, to)).verdict == "nothing"
 
 
+def test_what_a_lever_harms_decides_as_well_as_what_it_is_pulled_for() -> None:
+    fewer = KNOWN.levers["lower-max-num-seqs"]
+    assert "ttft" not in fewer.moves
+    assert "ttft_mean_seconds" in dict(change_effect.watched_signals([fewer]))
+
+
 def test_a_prediction_of_no_change_decides_nothing() -> None:
     """Seen: "did nothing that shows: hit rate 0 % → 0 %", where 0 ± 20 points had been expected and TTFT fell to a
     third."""
