@@ -461,12 +461,9 @@ class Judge:
 
     def _unasked(self, pair: _Pair, rule: Rule, span: EvaluationSpan) -> Judgement | None:
         """A core rule about requests that cannot be decided of an engine without any; None of others."""
-        since = self._quiet_since(rule, pair.entity, span) if rule.core else None
-        return (
-            None
-            if since is None
-            else Judgement(rule, pair.entity, "n/a", f"no requests since {clock_text(since)}", None)
-        )
+        if not rule.core or (since := self._quiet_since(rule, pair.entity, span)) is None:
+            return None
+        return Judgement(rule, pair.entity, "n/a", f"no requests since {clock_text(since)}", None)
 
     def _outcome(
         self, rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, span: EvaluationSpan, watched: float

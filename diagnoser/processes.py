@@ -23,7 +23,7 @@ WENT_BACK = "process_went_back"
 """The signal of pages that are of several processes in turn: there is no one process to be seen since a moment."""
 LENGTHS = (55.0, 50.0, 45.0, 40.0, 35.0, 30.0, 25.0, 20.0, 15.0, 10.0, 5.0)
 """Seconds of the windows since a restart. The longest that fits is taken: what the new process did in the seconds that
-are left out would not count. Each is evaluated for itself, so restarts in turn take more than one restart."""
+are left out would not count. Each is evaluated for itself: engines that restarted at different times cost more."""
 STEP_SECONDS = 1.0
 """Between two moments at which restarts are counted, at least."""
 

@@ -38,8 +38,8 @@ IDENTITY = ("cluster", "node", "engine")
 TARGET = ("instance", "job")
 SEEN_SECONDS = 3600
 """For so long an engine that is gone is still asked about: it is down."""
-MOST_OF_THE_TIME = 0.9
-"""Of these seconds, for a pool to have had so many engines: a rollout has one more for some minutes."""
+MOST_OF_THE_TIME = 0.75
+"""Of these seconds, in which a pool had no more engines than it needs: a rollout has one more for the rest at most."""
 
 _LARGEST = ("_ratio", "_seconds", "_sleep")  # gauges of which several are not added up
 _ONCE = frozenset({"count_over_time", "present_over_time", "changes", "resets", "timestamp"})
@@ -277,11 +277,7 @@ def _without_replaced(
     at: float,
 ) -> list[PrometheusSeries]:
     """The engines without those whose target is gone from a pool that has as many engines as before: in a rollout a new
-    one took their place, even if requests ran on them. present: a query that has a series for each engine.
-
-    As in the alert on lost engines (kvitals.dashboards.alerts_guards), but for the few minutes in which a rollout has
-    one more.
-    """
+    one took their place, even if requests ran on them. present: a query that has a series for each engine."""
 
     def is_gone(one: PrometheusSeries) -> bool:
         return (one.metric.get("instance"), one.metric.get("job")) not in up

@@ -96,8 +96,10 @@ def _head(document: Triage, console: Console) -> None:
     console.print()
 
 
-_OUTCOME = {"worked": "green", "in part": "yellow", "nothing": "yellow", "worse": "red"}
-_OUTCOME |= {"cannot be judged": "yellow", "not judged": "yellow"}
+_OUTCOME = {
+    **{"worked": "green", "in part": "yellow", "nothing": "yellow", "worse": "red"},
+    **{"cannot be judged": "yellow", "not judged": "yellow"},
+}
 
 
 def show_change(told: SinceChange, console: Console) -> None:

@@ -57,9 +57,9 @@ def _figure_cell(signal: str) -> Callable[[EngineRow], Text]:
     return lambda row: Text(figure(row.figures.get(signal)))
 
 
-def _latency_cell(signal: str, objective: str, *, with_objective: bool) -> Callable[[EngineRow], Text]:
+def _latency_cell(signal: str, objective: str, doubt: str = "", *, with_objective: bool) -> Callable[[EngineRow], Text]:
     """A latency, marked where it is above its objective and the engine is not judged healthy: with `?` where that is
-    interpolated in a histogram bucket and not proven."""
+    interpolated in a histogram bucket and not proven. doubt: the signal that has a value then."""
 
     def cell(row: EngineRow) -> Text:
         latency, limit = row.figures.get(signal), row.figures.get(objective)
@@ -70,8 +70,8 @@ def _latency_cell(signal: str, objective: str, *, with_objective: bool) -> Calla
         said = f"{text} / {limit.text}" if with_objective else text
         if not above or row.healthy is True:
             return Text(f"{said} ")
-        doubt = row.figures.get(signal.replace("_seconds", "_unproven"))
-        unproven = doubt is not None and doubt.value is not None
+        in_doubt = row.figures.get(doubt)
+        unproven = in_doubt is not None and in_doubt.value is not None
         return Text(f"{said}?", style="bold yellow") if unproven else Text(f"{said}!", style="bold red")
 
     return cell
@@ -119,7 +119,7 @@ def _by_severity(row: EngineRow) -> tuple[float | str, ...]:
 
 def _columns(*, with_objective: bool) -> list[FleetColumn]:
     wide = 18 if with_objective else 10
-    ttft = _latency_cell("ttft_p99_seconds", "slo_ttft_seconds", with_objective=with_objective)
+    ttft = _latency_cell("ttft_p99_seconds", "slo_ttft_seconds", "ttft_p99_unproven", with_objective=with_objective)
     itl = _latency_cell("itl_p99_seconds", "slo_itl_seconds", with_objective=with_objective)
     return [
         FleetColumn("severity", "", 2, 0, _mark_cell, _by_severity, right=False),

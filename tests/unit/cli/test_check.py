@@ -1,9 +1,7 @@
 """`kvitals check` on a page of a real engine that is served here, as a user would type it."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from kvitals.config import Config
 from kvitals.rules.inspection import Inspection
 from kvitals.rules.loader import load
 from kvitals.ui.cli.main import main
+from tests.support.answering import answering
 from tests.support.processes import free_port
 from tests.support.served import served
 from tests.unit.cli.test_commands import run
@@ -27,26 +26,10 @@ PAGE = Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded
 ANSWERS = {"/metrics": PAGE.read_bytes(), "/version": b'{"version": "0.32.0"}'}
 
 
-class Engine(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        body = ANSWERS.get(self.path, b"")
-        self.send_response(200 if body else 404)
-        self.send_header("Content-Type", "text/plain; version=0.0.4")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with answering(lambda path: ANSWERS.get(path, b"")) as url:
+        yield url
 
 
 def test_what_it_is_what_it_is_enough_for_and_what_brings_more(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -195,6 +195,7 @@ class Pool(Raw):
     ("pool", "down"),
     [
         (Pool(a=(0, 3600), b=(0, 1800), c=(1740, 3600)), []),  # a rollout without draining
+        (Pool(a=(0, 3600), b=(0, 2400), c=(1680, 3600)), []),  # one that takes its time, as of a large pool
         (Pool(a=(0, 3600), b=(0, 1800)), ["b:8000/0"]),  # a crash half an hour ago
         (Pool(a=(0, 3600), b=(0, 1800), c=(1740, 3600), d=(0, 3000)), ["b:8000/0", "d:8000/0"]),  # and a crash since
     ],

@@ -43,7 +43,7 @@ def test_only_the_configuration_before_a_change_is_compared_with_the_one_after_i
     assert (change.last, change.first, begun) == (234.0, 240.0, 180.0)
     before, after = _periods(change, begun, of)
     assert before is not None and before.end == 228.0 and before.end - before.seconds >= 195.0
-    assert after == Period(312.0, after.seconds if after else 0.0) and after.end - after.seconds >= 255.0
+    assert after == Period(312.0, 54.0)
 
 
 def test_forty_seconds_of_load_after_a_change_are_enough() -> None:
