@@ -14,7 +14,7 @@ from kvitals.dashboards.alerts_conditions import (
     undecidable,
     unless_harmless,
 )
-from kvitals.dashboards.alerts_guards import guards, watched_engines
+from kvitals.dashboards.alerts_guards import guards, scraped_engines, watched_engines
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import description, links, summary
 from kvitals.dashboards.recording_rules import RecordingRules, indent_text
@@ -73,6 +73,7 @@ def alert(rule: Rule, knowledge: Knowledge, recorded: RecordingRules, options: O
     guards_of_rule = (
         several_late(rule, options),
         proven_or_lasting(rule),
+        scraped_engines(rule),
         watched_engines(rule, knowledge),
         unless_harmless(rule, knowledge),
     )

@@ -8,7 +8,7 @@ from typing import Any
 from kvitals.dashboards import alertmanager, manifests
 from kvitals.dashboards.alerts import SLO, Alerts, alert_rules
 from kvitals.dashboards.alerts_burn import RATES, rates
-from kvitals.dashboards.alerts_guards import GROUP, engines_serving, in_flight, target_sources
+from kvitals.dashboards.alerts_guards import GROUP, agent_rules, life_rules
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
 from kvitals.dashboards.board_files import Board, family_metrics, shipped_boards
@@ -28,7 +28,7 @@ def with_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups]
     """Recording and alerting rules over the families of agents."""
     recorded = record(knowledge, options)
     alerts = alert_groups(alert_rules(knowledge, recorded, options))
-    return recording_groups(recorded, [in_flight(), engines_serving(), target_sources()], options), alerts
+    return recording_groups(recorded, [*agent_rules(options), *life_rules()], options), alerts
 
 
 def without_agents(
@@ -39,13 +39,13 @@ def without_agents(
     drawn = shipped_boards().values() if boards is None else boards
     recorded = PageCoverage(knowledge).record(options, _read(knowledge, options, drawn))
     alerts = alert_rules(knowledge, recorded, options)
-    return recording_groups(recorded, [in_flight(), engines_serving()], options), alert_groups(alerts), alerts.left_out
+    return recording_groups(recorded, life_rules(), options), alert_groups(alerts), alerts.left_out
 
 
 def _read(knowledge: Knowledge, options: Options, boards: Iterable[Board]) -> frozenset[str]:
     """The metrics of families that boards, alerts and their own recording rules read; signals' come from these."""
     alerts = alert_rules(knowledge, record(knowledge, options), options)
-    made = [*rates(), in_flight(), engines_serving(), *(rule for group in alerts.groups.values() for rule in group)]
+    made = [*rates(), *life_rules(), *(rule for group in alerts.groups.values() for rule in group)]
     read = {name for rule in made for name in names(parse_once(rule["expr"])) if family_of(name, knowledge.families)}
     return family_metrics(boards, knowledge) | read
 

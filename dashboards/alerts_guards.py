@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_text import entity, links
 from kvitals.dashboards.parsed import parse_once
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters, signal_names
@@ -49,6 +49,13 @@ SERVING = f"{SIGNAL_PREFIX}pool_engines_serving"
 SOURCES = f"{SIGNAL_PREFIX}target_sources"
 """How many sources have the labels of one engine. What agents export has a series for each; where engines are read
 themselves, what is recorded are sums already, and the rule that counts is beside those."""
+SCRAPES = f"{SIGNAL_PREFIX}target_scrapes"
+"""How many samples of an engine the shortest window has."""
+SELDOM = f"{SIGNAL_PREFIX}target_scraped_seldom"
+"""The same where it never was enough in a quarter of an hour: a Prometheus that scrapes less often than its rules were
+written for. Between two such samples an engine at work looks like one that does nothing."""
+LEAST_SCRAPES = 4
+"""Samples that a rate needs. The windows are long enough for twice as many."""
 _ENGINE = "cluster, pool, node, engine"
 _BUSY = f"last_over_time({IN_FLIGHT}[15m])"
 _LOST = f"""\
@@ -200,6 +207,18 @@ GUARDS = (
         "other alert can fire. Open the Rules page of this Prometheus.",
     ),
     AlertGuard(
+        CODE,
+        "scraped-seldom",
+        f"count by (cluster) ({SELDOM})",
+        "5m",
+        "ticket",
+        "fleet",
+        "Prometheus scrapes engines less often than the alerts expect",
+        f"The shortest window has fewer than {LEAST_SCRAPES} samples of {{{{ $value }}}} engines, so alerts on their "
+        "signals cannot fire. Alerts on error budgets and on lost engines can. Write the rules for the interval of "
+        "this Prometheus: `kvitals export recording alerts --scrape-interval INTERVAL`.",
+    ),
+    AlertGuard(
         "TEL12",
         "several-sources",
         f"{SOURCES} > 1",
@@ -214,6 +233,11 @@ GUARDS = (
 )
 """`{firing}` stands for: this alert fires already. So it holds until the engine is back, however long ago it
 ended."""
+
+
+def scraped_engines(rule: Rule) -> str:
+    """What keeps an alert to engines that are scraped as often as its windows need."""
+    return f"unless on ({', '.join(SCOPES[rule.scope])}) {SELDOM}" if rule.scope in ("engine", "pool") else ""
 
 
 def watched_engines(rule: Rule, knowledge: Knowledge) -> str:
@@ -235,20 +259,25 @@ def _compares_presence(signal: str, knowledge: Knowledge) -> bool:
     return bool(_PRESENCE.search(text))
 
 
-def in_flight() -> dict[str, Any]:
-    """The requests on each engine at its last sample, to be recorded."""
-    both = [f"sum by ({_ENGINE}) (kvitals_requests_{state})" for state in ("running", "waiting")]
-    return {"record": IN_FLIGHT, "expr": f"{both[0]} + ({both[1]} or 0 * {both[0]})"}
+def life_rules() -> list[dict[str, Any]]:
+    """What the alerts on the life of engines read, to be recorded: the requests on each engine at its last sample, how
+    many engines of each pool answer, and the engines that are scraped too seldom."""
+    running, waiting = (f"sum by ({_ENGINE}) (kvitals_requests_{state})" for state in ("running", "waiting"))
+    serving = f"count by (cluster, pool) (group by ({_ENGINE}) (kvitals_target_up == 1))"
+    return [
+        {"record": IN_FLIGHT, "expr": f"{running} + ({waiting} or 0 * {running})"},
+        {"record": SERVING, "expr": serving},
+        {"record": SELDOM, "expr": f"max_over_time({SCRAPES}[15m]) < {LEAST_SCRAPES}"},
+    ]
 
 
-def engines_serving() -> dict[str, Any]:
-    """How many engines of each pool answer, to be recorded."""
-    return {"record": SERVING, "expr": f"count by (cluster, pool) (group by ({_ENGINE}) (kvitals_target_up == 1))"}
-
-
-def target_sources() -> dict[str, Any]:
-    """How many agents export each engine, to be recorded."""
-    return {"record": SOURCES, "expr": f"count by ({_ENGINE}) (kvitals_target_up)"}
+def agent_rules(options: Options) -> list[dict[str, Any]]:
+    """The same where agents export engines: how many of them do, and how many samples the shortest window has."""
+    counted = f"count_over_time(kvitals_target_up[{duration(options.fast_seconds)}])"
+    return [
+        {"record": SOURCES, "expr": f"count by ({_ENGINE}) (kvitals_target_up)"},
+        {"record": SCRAPES, "expr": f"max by ({_ENGINE}) ({counted})"},
+    ]
 
 
 def guards(options: Options) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvitals.dashboards.alerts_guards import SOURCES
+from kvitals.dashboards.alerts_guards import SCRAPES, SOURCES
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.parsed import parse_once
 from kvitals.dashboards.recording_rules import (
@@ -109,6 +109,8 @@ class PageCoverage:
         yield {"record": "kvitals_target_up", "expr": _UP}
         counted = _counted(self._pages.leaf(Selector(REQUESTS_RUNNING)))
         yield {"record": SOURCES, "expr": f"max by (cluster, pool, node, engine) ({counted})"}
+        sampled = parse_once(f"count_over_time({REQUESTS_RUNNING}[{duration(options.fast_seconds)}])")
+        yield {"record": SCRAPES, "expr": f"max by (cluster, pool, node, engine) ({self._pages.rewrite(sampled)})"}
         for map_ in self._maps:
             about = {"system": map_.system, "kind": map_.kind}
             info = _pages([map_], self._knowledge.families).rewrite(parse_once(_INFO))

@@ -15,6 +15,7 @@ from typing import Any
 
 from kvitals.dashboards.alerts import alertable
 from kvitals.dashboards.alerts_files import Groups, with_agents, without_agents
+from kvitals.dashboards.alerts_guards import SELDOM
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_yaml import dump
 from kvitals.dashboards.recording_rules import reads
@@ -113,7 +114,7 @@ def _read(made: Mapping[str, Any]) -> frozenset[str]:
     """The signals that an alert reads, in its expression and in what it says."""
     read = names(parse(made["expr"]))
     said = " ".join(made["annotations"].values())
-    found = {n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX)}
+    found = {n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX) and n != SELDOM}
     return frozenset(found | {piece.partition("{")[0] for piece in said.split(SIGNAL_PREFIX)[1:]})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvitals.dashboards.alerts_burn import RATES
-from kvitals.dashboards.alerts_guards import IN_FLIGHT, SERVING, SOURCES
+from kvitals.dashboards.alerts_guards import IN_FLIGHT, SCRAPES, SELDOM, SERVING, SOURCES
 from kvitals.dashboards.alerts_yaml import dump
 from tests.alerts import promtool
 
@@ -17,6 +17,8 @@ NEEDED = {
     IN_FLIGHT,
     SERVING,
     SOURCES,
+    SCRAPES,
+    SELDOM,
     "kvitals_target_up",
     "kvitals_requests_running",
     "kvitals:slo_ttft_seconds",
