@@ -115,9 +115,11 @@ def board_of(code: str, group: str) -> str:
 
 
 def links(code: str, scope: Scope, group: str, options: Options) -> dict[str, str]:
-    """Where to read on: the rule's page, and the board that shows the entity and the rule's group."""
-    labels = [name for name in SCOPES[scope] if name in ("cluster", "engine")]
-    chosen = "&".join(f"var-{name}={{{{ $labels.{name} | urlquery }}}}" for name in labels)
+    """Where to read on: the rule's page, and the board that shows the entity and the rule's group. A Prometheus whose
+    `cluster` is an external label has none in its alerts; the board then shows all."""
+    engine = "var-engine={{ $labels.engine | urlquery }}" if "engine" in SCOPES[scope] else ""
+    beside = "&" if engine else ""
+    chosen = f"{engine}{{{{ with $labels.cluster }}}}{beside}var-cluster={{{{ . | urlquery }}}}{{{{ end }}}}"
     return {
         "runbook_url": f"{options.runbooks}/{quote(code)}.html",
         "dashboard_url": f"{options.boards}/d/{board_of(code, group)}?{chosen}",

@@ -50,19 +50,30 @@ async def settle(
     """Deal with one message. Alerts that we made ourselves are left out, so that nothing goes round in circles."""
     dealing = _Dealing(message, received, diagnose, rules)
     at_hand = {incident.id: incident for incident in known}
-    by_entity: dict[tuple[tuple[str, str], ...], list[Alert]] = {}
+    by_entity: dict[frozenset[tuple[str, str]], list[Alert]] = {}
     for alert in message.alerts:
         if alert.status == "firing" and any(one.covers(alert.code, alert.entity, received) for one in rules.mutes):
             dealing.out.muted += 1
         elif OURS not in alert.labels:
-            by_entity.setdefault(tuple(sorted(alert.entity.items())), []).append(alert)
-    for entity, alerts in by_entity.items():
-        here = [one for one in at_hand.values() if tuple(sorted(one.entity.items())) == entity]
+            by_entity.setdefault(_identity(alert.entity), []).append(alert)
+    for identity, alerts in by_entity.items():
+        here = [one for one in at_hand.values() if _identity(one.entity) == identity]
         left = dealing.resolve(alerts, here)
         firing = [one for one in alerts if one.status == "firing"]
         if firing:
-            await dealing.fire(dict(entity), firing, left)
+            await dealing.fire(_whole_entity(firing), firing, left)
     return dealing.out
+
+
+def _identity(entity: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """What tells an entity from others. An engine is the same with and without its pool, which not every alert has."""
+    named = "engine" in entity
+    return frozenset(label for label in entity.items() if label[0] != "pool" or not named)
+
+
+def _whole_entity(alerts: Sequence[Alert]) -> dict[str, str]:
+    """The labels of the entity that any of its alerts has."""
+    return dict(label for alert in alerts for label in sorted(alert.entity.items()))
 
 
 def look_again(incident: OpenIncident, found: Diagnosis, now: float) -> SettledMessage:

@@ -66,6 +66,23 @@ async def test_what_the_cause_explains_is_not_told_again(full_cache: Triage) -> 
     assert {one.code for one in memory.known[first.incident].open.values()} == {"LAT01", "LAT03", "KVC01"}
 
 
+async def test_an_engine_is_one_incident_with_and_without_its_pool(full_cache: Triage) -> None:
+    """The page for a lost engine has its pool and the ticket has none: they were two incidents."""
+    memory = Memory(full_cache)
+    first = await memory.one(alert("TEL01"))
+    worse = await memory.one(alert("TEL01", severity="page", alertname="TEL01-engine-gone", pool="chat"), at=AT + 30)
+    assert (worse.change, worse.incident) == ("worse", first.incident)
+    over = await memory.tell(
+        alert("TEL01", "resolved"),
+        alert("TEL01", "resolved", severity="page", alertname="TEL01-engine-gone", pool="chat"),
+        at=AT + 60,
+    )
+    assert over.over == [first.incident]
+    await memory.one(alert("TEL01", pool="chat", engine=""), at=AT + 90)
+    await memory.one(alert("TEL01", pool="code", engine=""), at=AT + 90)
+    assert len(memory.known) == 2
+
+
 async def test_what_is_worse_is_told(full_cache: Triage) -> None:
     memory = Memory(full_cache)
     first = await memory.one(alert("LAT01"))
