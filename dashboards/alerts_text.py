@@ -21,12 +21,17 @@ _OF_RULE = {"TEL01": "status"}
 """Rules with another board than their group: most of the telemetry board needs an agent, but an engine that is lost is
 looked for among all engines."""
 
+_NUMBER = (
+    "{{ if and (lt (. | first | value) 1.0) (gt (. | first | value) -1.0) }}"
+    '{{ . | first | value | printf "%.2g" }}{{ else }}{{ . | first | value | humanize }}{{ end }}'
+)
+"""`humanize` writes 0.24 as 240m, which a reader takes for millions."""
 _AS = {
     "seconds": "{{ . | first | value | humanizeDuration }}",
     "ratio": "{{ . | first | value | humanizePercentage }}",
     "bool": "{{ if eq (. | first | value) 0.0 }}no{{ else }}yes{{ end }}",
-    "per_second": "{{ . | first | value | humanize }}/s",
-    "count": "{{ . | first | value | humanize }}",
+    "per_second": f"{_NUMBER}/s",
+    "count": _NUMBER,
     "bytes": "{{ . | first | value | humanize1024 }}B",
 }
 _BRACKETS = re.compile(r"( \([^()]*\))")

@@ -9,6 +9,7 @@ interval, an alert that fires a second after its group's first message comes whe
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -137,3 +138,4 @@ def test_messages_say_what_with_numbers(seen: Seen) -> None:
         assert "<error" not in said["description"], said
         assert "%!" not in said["description"]
         assert "{{" not in "".join(said.values())
+        assert not re.search(r"\d\.\d+[mun]\b", said["description"]), said  # 238.1m for 0.24
