@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import get_args
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from kvitals.diagnoser.text import last_true_text
 from kvitals.rules.finding import Finding, LeverAdvice, SloInForce, Triage
+from kvitals.rules.model import Severity
 from kvitals.ui.cli.output import Block, Item
 from kvitals.ui.cli.render import SEVERITY_STYLE, change_of, head_line, names, show_change, spark, verdict_lines
 
@@ -37,6 +39,9 @@ EVENTS = "ENG"
 themselves, and explain what a reader sees elsewhere."""
 
 SENTENCE_END = re.compile(r"(?<=[.]) (?=[A-Z])")
+
+NAMED = 2
+"""Engines of one rule that are all named."""
 
 NOTE_LINES = {"cause": 2, "symptom": 2}
 """Of one note, by its kind; an event has one."""
@@ -70,8 +75,7 @@ def blocks(document: Triage) -> list[Block]:
         parts += [Block("Before and after", effects)] if effects else []
     if leading:
         parts += _finding_blocks(leading[0], document)
-    if others := leading[1:]:
-        parts.append(Block("Also", tuple(Item(f"{one.code} {one.title} ({one.entity.title})") for one in others)))
+    parts += [Block(title, tuple(Item(one) for one in rules)) for title, rules in by_severity(leading[1:])]
     parts += [Block(line.plain) for line in _warnings(document)]
     if document.healthy is None and document.unknown:
         reasons = (Item(f"{one.code} {one.title}: {one.reason}") for one in document.unknown[:UNKNOWN])
@@ -112,12 +116,11 @@ def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, widt
         parts += proof_lines(first, width, proofs)
         parts += lever_lines("Now (no restart)", [one for one in first.levers if not one.restart][:now], width)
         parts += lever_lines("Then (restart or deploy)", [one for one in first.levers if one.restart][:later], width)
-    if others:
-        several = "; ".join(f"{one.code} {one.title} ({one.entity.title})" for one in others)
-        parts.append(_clipped(f"Also: {several}", width, OTHERS_LINES, 0))
-    for note in _printed_notes(document)[:notes]:
-        lines = NOTE_LINES.get(note.kind, 1)
-        parts.append(_clipped(_note_line(note, _room(width, lines)), width, lines, 0))
+    for title, rules in by_severity(others):
+        parts.append(_clipped(f"{title}: {'; '.join(rules)}", width, OTHERS_LINES, 0))
+    for several in by_rule(_printed_notes(document))[:notes]:
+        lines = NOTE_LINES.get(several[0].kind, 1)
+        parts.append(_clipped(_note_line(several, _room(width, lines)), width, lines, 0))
     if document.muted:
         muted = "; ".join(f"{one.code} {one.title} ({one.muted})" for one in document.muted)
         parts.append(_clipped(f"Muted: {muted}", width, 1, 0))
@@ -126,6 +129,31 @@ def _parts(document: Triage, now: int, later: int, notes: int, proofs: int, widt
         parts += _unknown(document, width)
     blank = [""] if first is not None or document.healthy is None else []
     return [*parts, *blank, *_last_lines(document, _more(first, now, later), width)]
+
+
+def by_severity(findings: Sequence[Finding]) -> list[tuple[str, list[str]]]:
+    """Findings in words, the gravest first: of each severity its title, and each rule once. In a fleet, one rule fires
+    for many engines, and a page must not stand behind a row of tickets."""
+    parts = []
+    for severity in get_args(Severity):
+        here = [one for one in findings if one.severity == severity]
+        rules = [f"{several[0].code} {several[0].title} ({_whose(several)})" for several in by_rule(here)]
+        plural = "s" if len(here) > 1 and severity != "info" else ""
+        parts += [(f"Also {len(here)} {severity}{plural}", rules)] if here else []
+    return parts
+
+
+def by_rule(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings of the same rule together, in the order of the first of each; those that have ended apart."""
+    rules: dict[tuple[str, bool], list[Finding]] = {}
+    for one in findings:
+        rules.setdefault((one.code, one.last_true is None), []).append(one)
+    return list(rules.values())
+
+
+def _whose(several: Sequence[Finding]) -> str:
+    titles = [one.entity.title for one in several]
+    return ", ".join(titles) if len(titles) <= NAMED else f"{titles[0]} and {len(titles) - 1} more"
 
 
 def _printed_notes(document: Triage) -> list[Finding]:
@@ -228,18 +256,23 @@ def _last(document: Triage, more: str = "") -> Text:
     return Text(f"{coverage.short_summary}{more} · {engines}", style="dim")
 
 
-def _note_line(note: Finding, width: int) -> str:
+def _note_line(several: Sequence[Finding], width: int) -> str:
     """A note with the whole sentences of its conclusion that fit on a line, or with its title where not even one fits:
-    a sentence that ends in "…" loses its sense. Of what has ended, its title and when it was last true.
+    a sentence that ends in "…" loses its sense. Of several engines the title, and of what has ended when it was last
+    true.
     """
-    if note.last_true is not None:
-        return f"Earlier: {note.code} {note.title} ({note.entity.title}), {last_true_text(note.last_true)}"
-    line = head = f"Noted: {note.code} ({note.entity.title})"
+    note, whose = several[0], _whose(several)
+    last = [one.last_true for one in several if one.last_true is not None]
+    if last:
+        return f"Earlier: {note.code} {note.title} ({whose}), {last_true_text(max(last))}"
+    if len(several) > 1:
+        return f"Noted: {note.code} {note.title} ({whose})"
+    line = head = f"Noted: {note.code} ({whose})"
     for sentence in SENTENCE_END.split(note.conclusion):
         if len(line) + 1 + len(sentence) > width:
             break
         line = f"{line} {sentence}"
-    return line if line != head else f"Noted: {note.code} {note.title} ({note.entity.title})"
+    return line if line != head else f"Noted: {note.code} {note.title} ({whose})"
 
 
 def _room(width: int, lines: int) -> int:

@@ -14,6 +14,7 @@ from rich.text import Text
 from kvitals.app.escaping import plain
 from kvitals.rules.finding import EngineRow, Measure, Triage
 from kvitals.ui.cli.render import SEVERITY_STYLE, spark
+from kvitals.ui.cli.screen import by_severity
 
 NOT_KNOWN = "–"
 MARKS = {"page": "✗", "ticket": "!", "info": "·"}
@@ -236,5 +237,4 @@ def beside(document: Triage) -> str:
     """The open findings that are about no engine of the table, such as a pool's."""
     listed = {id_ for row in document.engines for id_ in row.findings}
     others = [f for f in (*document.causes, *document.telemetry, *document.symptoms) if f.id not in listed]
-    said = "; ".join(f"{f.code} {f.title} ({f.entity.title})" for f in others)
-    return plain.line(f"Also: {said}") if said else ""
+    return plain.line(" · ".join(f"{title}: {'; '.join(rules)}" for title, rules in by_severity(others)))

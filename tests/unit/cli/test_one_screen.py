@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from kvitals.app.demo import HEAVY_TENANT
-from kvitals.rules.finding import LeverSetting, Triage
+from kvitals.rules.finding import Finding, LeverSetting, Triage
+from kvitals.rules.model import Severity
 from kvitals.ui.cli import render, screen
 from tests.captures.looks import setup_of
 from tests.support.loops import for_each
@@ -147,3 +148,22 @@ def test_what_has_ended_is_told_in_the_past() -> None:
     assert document.healthy
     lines = " ".join(line.strip() for line in _screen(document))
     assert "Earlier: LAT01 TTFT p99 above objective (127.0.0.1:8330/0), last true at 03:30:15 UTC" in lines
+
+
+def test_a_page_of_a_fleet_does_not_stand_behind_a_row_of_tickets(documents: dict[Path, Triage]) -> None:
+    """Five engines that could not be read filled both lines, and the pages behind them were not printed."""
+    document = documents[HEAVY_TENANT.parent / "heavy_tenant.kvcap"]
+    cause = document.causes[0]
+
+    def on(engine: str, code: str, severity: Severity) -> Finding:
+        return msgspec.structs.replace(cause, code=code, id=engine, severity=severity, explained=[])
+
+    lost = [on(f"10.0.0.{number}:8000/0", "TEL12", "ticket") for number in range(40)]
+    wedged = [on(f"10.0.1.{number}:8000/0", "ENG01", "page") for number in range(3)]
+    fleet = msgspec.structs.replace(document, causes=[cause, *lost, *wedged], symptoms=[])
+    said = [title for title, _ in screen.by_severity(fleet.leading[1:])]
+    assert said == ["Also 3 pages", "Also 40 tickets"]
+    lines = _screen(fleet, 120)
+    assert any(line.startswith("Also 3 pages: ENG01 ") and " and 2 more)" in line for line in lines)
+    assert any(line.startswith("Also 40 tickets: TEL12 ") for line in lines)
+    assert [block.text for block in screen.blocks(fleet)].count("Also 40 tickets") == 1
