@@ -34,6 +34,8 @@ MAX_EXACT_REFERENCES = 200_000
 KEPT_SECONDS = 300.0
 """How long a replay's outcome is told before it is made anew: an agent's documents come often."""
 MIN_LOOKUPS = 100
+LEAST_GAIN = 0.0005
+"""A share that is printed as no gain."""
 BELOW = "prompt_found_ratio"
 HITS = {"engine": "prefix_hit_ratio", "node": "node_prefix_hit_ratio", "pool": "pool_hit_ratio"}
 TITLES = {BELOW: "hit rate with the tier", "": "hit rate"}
@@ -125,7 +127,9 @@ def _advice(
     found = replayed.gain(finding, advice, how)
     if found is None:
         return advice
-    if not found.filled and how.policy == "lru" and any(one.metric == metric for one in advice.predicted):
+    unchanged = abs(found.to - found.hit) <= max(found.error, LEAST_GAIN)
+    known = how.policy == "lru" and any(one.metric == metric for one in advice.predicted)
+    if not found.filled and (known or unchanged):  # a lower bound of nothing says nothing
         return advice
     start, end = (datetime.fromtimestamp(t, UTC) for t in (found.start, found.end))
     begun = (
@@ -138,13 +142,14 @@ def _advice(
     )
     bound: Literal["about", "at least"] = "about" if found.filled else "at least"
     # As a difference: the rate of these lookups is of another time than the one that the finding states.
-    gain = f"{points(found.to - found.hit).removesuffix(' points')} ± {points(found.error)}"
-    text = f"{bound} {gain} more, over {render(found.end - found.start, 'seconds')} of lookups"
+    gain = f"{bound} {points(found.to - found.hit).removesuffix(' points')} ± {points(found.error)} more"
+    same = f"the same within {points(max(found.error, LEAST_GAIN))}"
+    text = f"{same if unchanged else gain}, over {render(found.end - found.start, 'seconds')} of lookups"
     gained = PredictedValue(
         metric, TITLES.get(metric, TITLES[""]), found.hit, found.to, "ratio", bound, found.error, method, text
     )
     others = [one for one in advice.predicted if one.metric != metric]
-    return msgspec.structs.replace(advice, predicted=[gained, *others])
+    return msgspec.structs.replace(advice, predicted=[*others, gained] if unchanged else [gained, *others])
 
 
 def _percent(share: float) -> str:

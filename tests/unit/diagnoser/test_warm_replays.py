@@ -9,10 +9,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from kvitals.diagnoser.replays import Gain, RecordedLookups, _Replayed
+from kvitals.diagnoser.replays import Gain, RecordedLookups, _advice, _Replayed
 from kvitals.kvcache.accesses import COLUMNS, Accesses, in_order
 from kvitals.kvcache.eviction import Lru
 from kvitals.kvcache.whatif import ReplayPlan, what_if
+from kvitals.rules.finding import LeverAdvice, PredictedValue
 from kvitals.rules.model import ReplaySpec
 
 CHAIN = 50
@@ -68,3 +69,22 @@ def test_what_fills_a_cache_is_not_counted() -> None:
     assert lfu.token_hit_rate > what_if(accesses, ReplayPlan((10_000,), policies=("lfu",)))[0].token_hit_rate
     with pytest.raises(ValueError, match="no block"):
         what_if(accesses, ReplayPlan((10_000,), warm=600))
+
+
+@pytest.mark.parametrize(
+    ("then", "filled", "said"),
+    [
+        (0.45, True, ["hit rate about 5 ± 0.4 points more, over 100 s of lookups", "blocks 128 → 256"]),
+        (0.402, True, ["blocks 128 → 256", "hit rate the same within 0.4 points, over 100 s of lookups"]),
+        (0.402, False, ["blocks 128 → 256"]),
+        (0.45, False, ["hit rate at least 5 ± 0.4 points more, over 100 s of lookups", "blocks 128 → 256"]),
+    ],
+)
+def test_no_gain_is_no_reason_and_is_said_in_words(then: float, filled: bool, said: list[str]) -> None:
+    """A lever that makes room for waiting requests was advised with "hit rate about 0 ± 0 points more"."""
+    replayed: Any = SimpleNamespace(gain=lambda *_: Gain(0.404, 0.4, then, 500, 0.0, 100.0, filled))
+    finding: Any = SimpleNamespace(entity=SimpleNamespace(kind="engine"))
+    room = PredictedValue("blocks", "blocks", 128.0, 256.0, "count", "about", None, "", "128 → 256")
+    advice = LeverAdvice("raise-kv-budget", "", "", "", "", "", "low", None, "", [], [room])
+    after = _advice(finding, advice, {advice.lever: ReplaySpec(capacity=2.0)}, replayed)
+    assert [f"{one.title} {one.text}" for one in after.predicted] == said
