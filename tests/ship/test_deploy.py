@@ -35,6 +35,13 @@ KUBERNETES = "1.34"
 SECRET_BYTES = 1 << 20
 """Kubernetes' limit on a Secret, in which Helm keeps a release: the chart's files and what it made of them."""
 TAKES_PARTS = '[agent]\nparts_token_file = "/run/secrets/kvitals-remote/token"\n[kubernetes]\nannotated = true\n'
+NOTIFY = """\
+[notify]
+token_file = "/run/secrets/kvitals-notify/token"
+
+[[notify.slack]]
+url_file = "/run/secrets/kvitals-notify/slack"
+"""
 ALL: dict[str, Any] = {
     "secret": "tokens",
     "tenantKey": "tenant-key",
@@ -44,6 +51,13 @@ ALL: dict[str, Any] = {
     "web": {"enabled": True, "prometheus": "http://prometheus:9090", "passwordSecret": "viewers"},
     "tap": {"enabled": True, "upstream": "http://engine:8000", "router": True},
     "review": {"enabled": True, "prometheus": "http://prometheus:9090", "claim": "reports"},
+    "notify": {
+        "enabled": True,
+        "prometheus": "http://prometheus:9090",
+        "config": NOTIFY,
+        "secret": "alerts",
+        "claim": "queue",
+    },
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True},
     "dashboards": {"enabled": True},
@@ -131,7 +145,7 @@ def test_nobody_has_rights_that_are_not_needed() -> None:
     rules = [rule for d in documents if d["kind"] == "ClusterRole" for rule in d["rules"]]
     assert rules == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     found = [c for d in documents if d["kind"] in {"DaemonSet", "Deployment", "CronJob"} for c in containers(d)]
-    assert len(found) == 4
+    assert len(found) == 5
     for container in found:
         context = container["securityContext"]
         assert context["runAsNonRoot"] and context["readOnlyRootFilesystem"]
@@ -143,6 +157,42 @@ def test_the_page_s_commands_name_what_the_chart_makes() -> None:
     page = (ROOT / "docs/kubernetes.md").read_text()
     made = {d["metadata"]["name"] for d in rendered({}, name="kvitals") if d["kind"] == "DaemonSet"}
     assert "helm install kvitals " in page and set(re.findall(r"port-forward ds/(\S+)", page)) == made == {"kvitals"}
+
+
+def test_a_team_without_agents_installs_none() -> None:
+    """The rules over engines' own metrics came with a DaemonSet that nobody had asked for."""
+    documents = rendered(
+        {
+            "agent": {"enabled": False},
+            "notify": {**ALL["notify"], "claim": ""},
+            "web": ALL["web"],
+            "prometheusRule": {"enabled": True, "over": "engines"},
+        }
+    )
+    kinds = {d["kind"] for d in documents}
+    assert not kinds & {"DaemonSet", "ClusterRole", "ClusterRoleBinding", "ServiceAccount"}
+    assert {"Deployment", "PrometheusRule", "NetworkPolicy"} <= kinds
+    with pytest.raises(helm.HelmError, match="agent"):
+        rendered({"agent": {"enabled": False}, "remote": {"enabled": True}})
+
+
+def test_notify_reads_the_configuration_and_the_files_that_the_values_name() -> None:
+    documents = [d for d in rendered(ALL) if d["metadata"]["name"] == "node-kvitals-notify"]
+    made = {d["kind"]: d for d in documents}
+    table = build(tomllib.loads(made["ConfigMap"]["data"]["kvitals.toml"]), CHART).notify
+    assert table is not None
+    spec = made["Deployment"]["spec"]["template"]["spec"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    assert str(table.token_file) == f"{mounts['secret']}/token"
+    assert mounts["state"] == "/var/lib/kvitals"
+    assert made["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
+    assert made["Service"]["spec"]["ports"][0]["port"] == 9479
+
+
+@pytest.mark.parametrize("wrong", [{"config": "[notify]"}, {"secret": ""}, {"prometheus": ""}])
+def test_a_notify_that_nobody_could_send_to_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(helm.HelmError):
+        rendered({"notify": {**ALL["notify"], **wrong}})
 
 
 def test_only_who_makes_the_history_s_folder_ours_is_root_and_may_do_nothing_else() -> None:
@@ -236,11 +286,11 @@ def test_every_pod_of_the_chart_has_a_policy_that_opens_only_the_ports_it_serves
         ports = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
         assert all(rule["from"] for rule in policy["ingress"])
         opened[labels["app.kubernetes.io/component"]] = ports
-    assert opened == {"agent": {9443}, "tap": {8100, 9478}, "web": {8501}, "review": set()}
+    assert opened == {"agent": {9443}, "tap": {8100, 9478}, "web": {8501}, "review": set(), "notify": {9479}}
 
 
 def test_who_may_reach_what_is_what_the_values_name() -> None:
-    named = {"from": "monitoring", "clients": "gateway", "viewers": "ingress"}
+    named = {"from": "monitoring", "clients": "gateway", "viewers": "ingress", "alertmanagers": "alerts"}
     policy: dict[str, Any] = {key: [{"podSelector": {"matchLabels": {"app": app}}}] for key, app in named.items()}
     policy["agents"] = [{"ports": [{"port": 4317}], "from": [{"podSelector": {}}]}]
     specs = {
@@ -259,6 +309,7 @@ def test_who_may_reach_what_is_what_the_values_name() -> None:
         8100: ["gateway"],
         9478: ["monitoring"],
         8501: ["ingress"],
+        9479: ["alerts"],
     }
 
 
