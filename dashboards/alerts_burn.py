@@ -33,6 +33,10 @@ LATE = 2
 _FEW = ((0.95, 20), (0.98, 50), (0.99, 100))
 """Percentiles that are above an objective only where two requests are late, with the requests that they need."""
 
+AGE = "1h"
+"""For so long an engine must have been there before a longer window counts. Of an engine that is twenty minutes old, six
+hours are these twenty minutes, and an incident that the hour has paged for would page a second time."""
+
 RATES = "kvitals-burn-rates"
 
 
@@ -126,6 +130,8 @@ def _expression(objective: BurnObjective, burn: Burn) -> str:
     counted = f'sum by ({scope}) ({recorded_name(objective, burn.short)}{{le="+Inf"}})'
     least = max(objective.observed, math.ceil(LATE / (burn.factor * BUDGET)))
     parts.append(f"{counted} * {seconds(burn.short):g} >= {least}")
+    if seconds(burn.long) > seconds(AGE):
+        parts.append(f'sum by ({scope}) ({recorded_name(objective, "5m")}{{le="+Inf"}} offset {AGE})')
     return "\nand ".join(parts)
 
 

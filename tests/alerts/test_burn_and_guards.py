@@ -82,14 +82,15 @@ def burns(*factors: str) -> list[Any]:
     [
         # One in five late: one pages after some minutes, the other where it lasts.
         (buckets("60x30", "0+48x30"), "12m", burns("14.4")),
-        (buckets("60x60", "0+48x60"), "55m", burns("14.4", "6")),
+        (buckets("60x60", "0+48x60"), "55m", burns("14.4")),  # six hours of a young engine are the same minutes
+        (buckets("60x90", "0+48x90"), "80m", burns("14.4", "6")),
         # One in a hundred and twenty late is what the objective allows.
         (buckets("120x60", "0+119x60"), "55m", []),
         # Seven in a hundred: too slow for the first, fast enough for the second.
         (buckets("100x90", "0+93x90"), "80m", burns("6")),
         # It is over: the hour was bad, the last five minutes are not, the last half hour still is.
-        (buckets("60x60", "0+48x20 1008+60x39"), "35m", burns("6")),
-        (buckets("60x60", "0+48x20 1008+60x39"), "58m", []),
+        (buckets("60x170", "0+60x40 2448+48x89 6780+60x40"), "140m", burns("6")),
+        (buckets("60x170", "0+60x40 2448+48x89 6780+60x40"), "165m", []),
         # Fewer requests than a percentile can be told of.
         (buckets("0.5x60", "0+0.25x60"), "30m", []),
     ],
