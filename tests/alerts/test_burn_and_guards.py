@@ -89,8 +89,8 @@ def burns(*factors: str) -> list[Any]:
         # Seven in a hundred: too slow for the first, fast enough for the second.
         (buckets("100x90", "0+93x90"), "80m", burns("6")),
         # It is over: the hour was bad, the last five minutes are not, the last half hour still is.
-        (buckets("60x170", "0+60x40 2448+48x89 6780+60x40"), "140m", burns("6")),
-        (buckets("60x170", "0+60x40 2448+48x89 6780+60x40"), "165m", []),
+        (buckets("60x170", "0+60x40 2448+48x89 6780+60x40"), "140m", burns("3", "6")),
+        (buckets("60x170", "0+60x40 2448+48x89 6780+60x40"), "165m", burns("3")),
         # Fewer requests than a percentile can be told of.
         (buckets("0.5x60", "0+0.25x60"), "30m", []),
     ],
