@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from kvitals.diagnoser.text import plain
 from kvitals.rules.finding import EngineRow, Finding, Triage
 from kvitals.rules.loader import SIGNAL_PREFIX
 from kvitals.ui.web import data, graphs, header, links, source_registry, state
@@ -40,7 +41,7 @@ def show(place: str, look: PageWindow | None) -> None:
     about = [f"{literal(name)} {inline_code(value)}" for name, value in row.about.items() if value]
     if about:
         st.caption(" · ".join(about))
-    measures = [(_word(name), one.text, one.meaning) for name, one in row.figures.items() if one.value is not None]
+    measures = [(plain(name), one.text, one.meaning) for name, one in row.figures.items() if one.value is not None]
     header.figures(measures, key="engine-figures")
     for finding in _findings(row, triage):
         _finding(finding, triage)
@@ -91,9 +92,5 @@ def _signals(place: str, window: PageWindow, row: EngineRow, happened: Sequence[
         limit = timeline.objective(name, triage)
         drawn = graphs.lines(own, known[name].unit, window.start, window.end, marks=marks, objective=limit)
         if drawn is not None:
-            st.caption(f"**{literal(_word(name))}**")
+            st.caption(f"**{literal(plain(name))}**")
             graphs.show(drawn, key=f"engine-{name}")
-
-
-def _word(signal: str) -> str:
-    return signal.removesuffix("_seconds").removesuffix("_avg").replace("_", " ")

@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
+from kvitals.diagnoser.text import plain
 from kvitals.rules.finding import EngineRow, Finding, Triage
 from kvitals.ui.web import data, graphs, header, links, source_registry, tables
 from kvitals.ui.web.charts import value_axis
@@ -131,20 +132,16 @@ def _table(selected: Sequence[EngineRow], fired: Sequence[Finding], values: Mapp
             "what": happenings.first_cause(one, titles) or "nothing found",
             "findings": len(one.findings),
         }
-        row |= {_word(signal): of.get(name) for signal, of in values.items()}
+        row |= {plain(signal): of.get(name) for signal, of in values.items()}
         rows.append(row | {k: label for k in _GROUPS if (label := _label(one, k))})
     known = source_registry.knowledge().signals
     formats = {"ratio": "percent", "seconds": "%.3f s"}
-    config: dict[str, Any] = {_word(name): tables.number(formats.get(known[name].unit, "%.1f")) for name in values}
+    config: dict[str, Any] = {plain(name): tables.number(formats.get(known[name].unit, "%.1f")) for name in values}
     config["engine"] = st.column_config.TextColumn(pinned=True)
     config["what"] = st.column_config.TextColumn(width=330)
     tables.show(rows, "engines", config, most=460)
     if len(selected) > TOP:
         st.caption(f"the first {TOP} of {len(selected):,}")
-
-
-def _word(signal: str) -> str:
-    return signal.removesuffix("_seconds").removesuffix("_avg").replace("_", " ")
 
 
 def _groups(engines: Sequence[Mapping[str, str]], worst: Mapping[str, Sequence[Finding]]) -> None:
@@ -181,7 +178,7 @@ def _outliers(values: Mapping[str, Mapping[str, float]]) -> None:
     if not several:
         return
     st.markdown("### Who stands out")
-    name = st.selectbox("Signal", list(several), format_func=_word, key="outliers")
+    name = st.selectbox("Signal", list(several), format_func=plain, key="outliers")
     unit = source_registry.knowledge().signals[name].unit
     ordered = sorted(several[name].items(), key=lambda item: -item[1])
     rows = [{"engine": graphs.brief(engine), "value": value} for engine, value in ordered[:DRAWN]]
