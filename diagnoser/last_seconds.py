@@ -37,7 +37,7 @@ def last_span(at: float) -> EvaluationSpan:
 
 def rules_that_end(knowledge: Knowledge) -> Knowledge:
     """The rules of which the last seconds can show that they are not true any more, with the signals that they need:
-    those about requests or faults, all of whose signals are of the fast window. Raises PromQLError."""
+    those about requests, pools or faults, all of whose signals are of the fast window. Raises PromQLError."""
 
     def is_fast(name: str) -> bool:
         signal = knowledge.signals[name]
@@ -45,7 +45,8 @@ def rules_that_end(knowledge: Knowledge) -> Knowledge:
 
     def ends(rule: Rule) -> bool:
         felt = rule.kind == "symptom" and COUNTED.issuperset(rule.about)
-        seen = rule.applies.traffic or "fault" in rule.binds  # a fault is a state, that each scrape shows
+        lasts = rule.scope == "pool" and seconds(rule.for_) > 0  # what counts at once is an event, such as a scale-in
+        seen = rule.applies.traffic or lasts or "fault" in rule.binds  # a fault is a state, that each scrape shows
         return (rule.kind == "cause" or felt) and seen and all(map(is_fast, knowledge.needs(rule)))
 
     rules = {code: rule for code, rule in knowledge.rules.items() if ends(rule)}

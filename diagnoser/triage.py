@@ -239,19 +239,19 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
         under = asking.intersection(cause.explained_by) if weight else cause.explained_by
         return (over, bool(worst) and cause.code in beside, not weight, bool(under), cause.code)
 
-    def strength(cause: Finding) -> tuple[float, int, float]:
-        explained = sum(1 + severity.get(id_, 0) for id_ in cause.explained)
-        return (explained, _WEIGHT[cause.severity], cause.confidence)
+    def strength(cause: Finding) -> tuple[float, int, float, int]:
+        asked = [weight for id_ in cause.explained if (weight := severity.get(id_, 0))]
+        return (sum(1 + weight for weight in asked), _WEIGHT[cause.severity], cause.confidence, len(cause.explained))
 
-    strongest: dict[tuple[bool, bool, bool, bool, str], tuple[float, int, float]] = {}
+    strongest: dict[tuple[bool, bool, bool, bool, str], tuple[float, int, float, int]] = {}
     for cause in causes:
-        strongest[group(cause)] = max(strongest.get(group(cause), (0.0, 0, 0.0)), strength(cause))
+        strongest[group(cause)] = max(strongest.get(group(cause), (0.0, 0, 0.0, 0)), strength(cause))
 
     unread = [f.entity.labels for f in fired if is_unread(f)]
 
-    def key(cause: Finding) -> tuple[bool, bool, bool, bool, float, int, float, str, bool, str]:
+    def key(cause: Finding) -> tuple[bool, bool, bool, bool, float, int, float, int, str, bool, str]:
         over, of_less, for_information, under, code = group(cause)
-        explained, weight, confidence = strongest[group(cause)]
+        explained, weight, confidence, every = strongest[group(cause)]
         return (
             over,
             of_less,
@@ -260,6 +260,7 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
             -explained,
             -weight,
             -confidence,
+            -every,
             code,
             cause.entity.labels in unread,
             cause.entity.title,

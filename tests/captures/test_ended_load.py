@@ -137,3 +137,20 @@ def test_an_engine_that_is_gone_comes_before_what_was_wrong_with_it(seconds: flo
     if seconds > 15:
         assert document.leading[0].code == "TEL01"
         assert document.leading[0].levers[0].lever == "restart"
+
+
+POOL = BURST.with_name("pool.kvcap")
+
+
+def test_a_pool_is_balanced_again_when_the_queue_of_its_engine_is_gone() -> None:
+    """ "Load imbalance" was the verdict for 40 s more: what is true of a pool never ended with the last seconds. After
+    the load the clients' p99 was 42 ms."""
+
+    def at(seconds: float) -> Triage:
+        moments = Moments(truth(POOL)["last_request_ended"] + seconds)
+        return judge_recording(POOL, setup_of(POOL), moments).document
+
+    assert [cause.code for cause in at(-5).causes] == ["KVC01", "SCH13"]
+    document = at(20)
+    assert not document.causes and document.healthy is not False
+    assert {"KVC01", "SCH13"} <= {note.code for note in document.notes}
