@@ -6,14 +6,16 @@ One process owns a history, so `kvitals prove` does not write to it.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from pathlib import Path
 
 import msgspec
 
 from kvitals.diagnoser.change_proof import Proof
-from kvitals.series.files import make_directory, read_regular, replace_file
+from kvitals.series.files import FileInUseError, lock_file, make_directory, read_regular, replace_file
 from kvitals.series.history.event_log import HistoryEvent
+from kvitals.series.history.schema import LOCK
 from kvitals.series.json_text import encode_json
 from kvitals.series.undecodable import UNDECODABLE
 
@@ -34,6 +36,17 @@ def leave_outcome(history: Path, proof: Proof) -> bool:
     name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(proof.ended))}-{proof.begun:.3f}.json"
     replace_file(folder / name, encode_json(proof))
     return True
+
+
+def is_kept_by_agent(history: Path) -> bool:
+    """Whether an agent writes this history now."""
+    try:
+        os.close(lock_file(history.with_name(LOCK)))
+    except FileInUseError:
+        return True
+    except OSError:  # not ours to write, so an agent of somebody else's may
+        return False
+    return False
 
 
 def collected_outcomes(folder: Path) -> list[HistoryEvent]:

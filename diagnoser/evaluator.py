@@ -571,6 +571,14 @@ class Judge:
         absent = [n for n in missing if entity not in known[n].values]
         return "; ".join(f"{plain(n)}: {self.signals.why_missing(n, entity, span).why}" for n in absent)
 
+    def is_leaving(self, judgement: Judgement) -> bool:
+        """Whether what has fired is true no more, and counts until its figures reach the level at which it ends."""
+        rule = judgement.rule
+        if not rule.clear or judgement.outcome != "fired" or judgement.short is not None:
+            return False
+        when = self._conditions.of_rule(rule)[0]
+        return decide(when, judgement.entity, partial(self._conditions.sides, rule)).truth is False
+
     def why_true(self, judgement: Judgement) -> str:
         """The comparisons of those of a rule's alternatives that are true, with their values; empty where the rule has
         no alternatives. Where an alternative takes several comparisons, those of the first true one; empty where the

@@ -43,6 +43,8 @@ LEAST, MOST = 0.1, 0.95
 """Confidences: nothing that fired is out of the question, and nothing is certain."""
 MODELLED_MOST = 0.75
 """The highest confidence in a rule that no recording of a real program fires: medium."""
+LEAVING = "It was beyond the limit, is within it now, and counts until it is clearly within."
+"""What is said of a finding whose figures lie between the level at which it begins and the one at which it ends."""
 EVIDENCE_POINTS = 60
 SAME_SECONDS = 1.0
 """Two windows that differ by less are printed alike."""
@@ -143,6 +145,8 @@ class Findings:
                 conclusion = "Too little data is measured now." if unmeasured else "Its figures are no longer known."
             last = last_true_text(judgement.last_true)
             return f"{conclusion} {last[:1].upper()}{last[1:]}."
+        if self._judge.is_leaving(judgement):
+            return f"{conclusion} {LEAVING}"
         true = self._judge.why_true(judgement)
         return f"{conclusion} Here: {true}." if true else conclusion
 

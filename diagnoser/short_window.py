@@ -93,8 +93,10 @@ def is_beyond_chance(symptom: Judgement, late: Mapping[Quantity, list[Labels]]) 
 
 
 def is_history(signal: Signal) -> bool:
-    """Whether a signal is what others were over a time: a short window has none of its own, and takes the long one's.
-    Raises PromQLError."""
+    """Whether a signal is of a longer time, or is what others were over a time: a short window has none of its own, and
+    takes the long one's. A restart a minute ago is none in the last half minute. Raises PromQLError."""
+    if signal.window == "slow":
+        return True
     if SIGNAL_PREFIX not in signal.expr:
         return False
     return all(use.range > 0 for use in selectors(compile_signal(signal, parsed=expression).expr))

@@ -239,19 +239,19 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
         under = asking.intersection(cause.explained_by) if weight else cause.explained_by
         return (over, bool(worst) and cause.code in beside, not weight, bool(under), cause.code)
 
-    def strength(cause: Finding) -> tuple[float, int, float, int]:
-        asked = [weight for id_ in cause.explained if (weight := severity.get(id_, 0))]
-        return (sum(1 + weight for weight in asked), _WEIGHT[cause.severity], cause.confidence, len(cause.explained))
+    def strength(cause: Finding) -> tuple[float, int, int, float]:
+        asking = [weight for id_ in cause.explained if (weight := severity.get(id_, 0))]
+        return (sum(1 + weight for weight in asking), _WEIGHT[cause.severity], len(cause.explained), cause.confidence)
 
-    strongest: dict[tuple[bool, bool, bool, bool, str], tuple[float, int, float, int]] = {}
+    strongest: dict[tuple[bool, bool, bool, bool, str], tuple[float, int, int, float]] = {}
     for cause in causes:
-        strongest[group(cause)] = max(strongest.get(group(cause), (0.0, 0, 0.0, 0)), strength(cause))
+        strongest[group(cause)] = max(strongest.get(group(cause), (0.0, 0, 0, 0.0)), strength(cause))
 
     unread = [f.entity.labels for f in fired if is_unread(f)]
 
-    def key(cause: Finding) -> tuple[bool, bool, bool, bool, float, int, float, int, str, bool, str]:
+    def key(cause: Finding) -> tuple[bool, bool, bool, bool, float, int, int, float, str, bool, str]:
         over, of_less, for_information, under, code = group(cause)
-        explained, weight, confidence, every = strongest[group(cause)]
+        explained, weight, every, confidence = strongest[group(cause)]
         return (
             over,
             of_less,
@@ -259,8 +259,8 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
             under,
             -explained,
             -weight,
-            -confidence,
             -every,
+            -confidence,
             code,
             cause.entity.labels in unread,
             cause.entity.title,

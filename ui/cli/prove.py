@@ -20,7 +20,7 @@ from kvitals.app.history_recorder import history_file
 from kvitals.app.prove.actuator import CommandError, parse_command
 from kvitals.app.prove.journal import forget_journal, journal_file, lock_trials, prove_directory, read_journal
 from kvitals.app.prove.trial import BLOCKS_BEFORE, Trial, TrialRequest, encode_proof
-from kvitals.app.prove_outcomes import leave_outcome
+from kvitals.app.prove_outcomes import is_kept_by_agent, leave_outcome
 from kvitals.diagnoser.change_effect import SETTLE_SECONDS
 from kvitals.diagnoser.change_proof import Proof, ProofEffect
 from kvitals.ui.cli.common import (
@@ -183,10 +183,18 @@ def steps(request: TrialRequest) -> Iterator[str]:
 
 
 def _remember(proof: Proof, history: Path, console: Console) -> None:
-    """Leave the proof for the agent of this node, where it keeps a history."""
+    """Leave the proof for the agent that keeps a history, if there is the history."""
     try:
-        if leave_outcome(history, proof):
+        if not leave_outcome(history, proof):
+            return
+        if is_kept_by_agent(history):
             console.print(Text(f"the agent of this node writes the result into its history, {history}"), style="dim")
+            return
+        said = (
+            f"no agent writes the history {history} now; the next one that does writes down the result. If your agent"
+            " keeps another history, name its configuration: --config FILE"
+        )
+        console.print(Text(said), style="yellow")
     except OSError as error:
         console.print(Text(f"this proof cannot be stored in the node's history: {error}"), style="yellow")
 

@@ -247,3 +247,15 @@ def test_a_version_newer_than_the_flags_is_reported_with_the_setting() -> None:
 def test_an_unknown_version_is_reported_with_the_setting() -> None:
     assert note_of("").startswith("The engine's version is not reported; this flag is for >=0.8.2.")
     assert "not reported" not in note_of("0.32.0")
+
+
+def test_a_page_has_a_lever_for_whatever_its_cause_does() -> None:
+    """A stopped process was a page without any lever where only gaps between tokens were late."""
+    known = load()
+    causes = [rule for rule in known.rules.values() if rule.kind == "cause" and rule.severity == "page"]
+    felt = {code for code, rule in known.rules.items() if rule.kind == "symptom" and rule.severity != "info"}
+    assert len(causes) > 3
+    for cause in causes:
+        moved = {quantity for one in cause.levers for quantity in known.levers[one.lever].moves}
+        for code in felt.intersection(cause.explains):
+            assert moved.intersection(known.rules[code].about), (cause.code, code)

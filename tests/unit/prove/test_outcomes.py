@@ -1,11 +1,14 @@
 """A proof comes into the history of the agent, and so into the review."""
 
+import os
 from pathlib import Path
 
 import msgspec
 
-from kvitals.app.prove_outcomes import OUTCOMES, collected_outcomes, leave_outcome
+from kvitals.app.prove_outcomes import OUTCOMES, collected_outcomes, is_kept_by_agent, leave_outcome
 from kvitals.diagnoser.review.events import noted_events
+from kvitals.series.files import lock_file
+from kvitals.series.history.schema import LOCK
 from tests.unit.prove.proofs import proof
 
 
@@ -31,3 +34,14 @@ def test_what_is_no_proof_is_removed(tmp_path: Path) -> None:
     (folder / "c.json").mkdir()
     assert collected_outcomes(folder) == []
     assert [path.name for path in folder.iterdir()] == ["c.json"]
+
+
+def test_a_history_that_no_agent_writes_is_known_as_such(tmp_path: Path) -> None:
+    """The proof of an agent with another history was left where nobody read it, and said to be written down."""
+    history = tmp_path / "history.db"
+    history.touch()
+    assert not is_kept_by_agent(history)
+    lock = lock_file(tmp_path / LOCK)
+    assert is_kept_by_agent(history)
+    os.close(lock)
+    assert not is_kept_by_agent(history)
