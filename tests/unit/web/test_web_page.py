@@ -185,3 +185,17 @@ def test_hostile_names_do_not_break_the_page(api: Stub) -> None:
     assert all(not m.allow_html for m in app.markdown)
     text = "".join(re.sub(r"(`+).*?\1", "", str(m.value)) for m in app.markdown)
     assert not re.search(r"(?<!\\)[<\[$*]", text.replace("**", "").replace("-badge[", ""))
+
+
+def test_an_engine_that_cannot_be_read_stands_before_causes(api: Stub) -> None:
+    """A dead engine was listed below the causes, as a problem of the telemetry."""
+    lost = documents.finding("TEL01", "target-down", "Engine metrics page cannot be read", "It cannot be read.")
+    document = documents.unhealthy()
+    api.say(replace(document, telemetry=[replace(lost, severity="page", kind="telemetry"), *document.telemetry]))
+    titles = [m.value.partition("\n")[0] for m in run().markdown if m.value.startswith("## ")]
+    assert titles[1:5] == [
+        "## Engines that cannot be read",
+        "## Engine metrics page cannot be read",
+        "## KV cache full\\: requests wait for blocks",
+        "## Problems of the telemetry",
+    ]
