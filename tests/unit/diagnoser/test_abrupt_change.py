@@ -214,3 +214,24 @@ def test_a_finding_and_its_levers_have_one_value_of_a_quantity() -> None:
                     assert effect.from_ == pytest.approx(measured[effect.metric]), (at, cause.code, effect.metric)
                     of_short += cause.code in short
     assert of_short
+
+
+def test_a_restart_before_the_change_is_one_in_the_seconds_after_it_as_well() -> None:
+    """The hit rate of an engine "fell without a restart", 48 s after its restart: the short window saw none."""
+    restart, rest = BEFORE - 10, 40
+    counters = {"prefix_query_tokens_total": 1000, "prompt_tokens_total": 1000, "requests_arrived_total": 2}
+    series = requests(f"{10 * BEFORE}x29") | {
+        'kvitals_process_start_time_seconds{engine="e"}': f"{START - 900:.0f}x{restart - 1} {START + 100:.0f}x{rest}",
+        'kvitals_prefix_hit_tokens_total{engine="e"}': f"0+700x{restart - 1} 0x{rest}",
+        'kvitals_request_prompt_tokens_count{engine="e"}': f"0+2x{restart - 1} 0+2x{rest}",
+        'kvitals_request_prompt_tokens_sum{engine="e"}': f"0+1000x{restart - 1} 0+1000x{rest}",
+        'kvitals_engine_fact{engine="e",fact="block_tokens"}': f"16x{BEFORE + 30}",
+    }
+    for name, step in counters.items():
+        series[f'kvitals_{name}{{engine="e"}}'] = f"0+{step}x{restart - 1} 0+{step}x{rest}"
+    judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, WrittenSeries(series, START, STEP)), glances=True)
+    fired = set()
+    for number in range(BEFORE + 15):
+        fired |= {one.rule.code for one in judge.judge(EvaluationSpan(START + number * STEP)) if one.outcome == "fired"}
+    assert "LAT01" in fired
+    assert "PFX10" not in fired
