@@ -91,7 +91,7 @@ class NodeChanges:
         for entity, told in self._configurations(now).items():
             before = self._known.get(entity, {})
             self._known.pop(entity, None)
-            self._known[entity] = {**before, **told}
+            self._known[entity] = change_effect.known_since(before, told)
             if settings := change_effect.differences(before, told):
                 self._due = now + JUDGED_AFTER_SECONDS
                 text = f"{entity.get('engine', '')}: {', '.join(map(str, settings))}"

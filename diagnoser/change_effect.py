@@ -75,16 +75,16 @@ Look = Callable[[float, float], Values]
 
 @dataclass(frozen=True)
 class SettingChange:
-    """What was before and is now; empty where it was or is not told. guessed: of these two values, those that no
-    endpoint reported, so that the change is a guess as well."""
+    """What was before and is now; empty where it was or is not told. guessed: no endpoint reported the two values, so
+    the change is a guess as well."""
 
     name: str
     before: str
     after: str
-    guessed: tuple[str, ...] = ()
+    guessed: bool = False
 
     def __str__(self) -> str:
-        note = f" ({' and '.join(self.guessed)}: guessed from the metrics page)" if self.guessed else ""
+        note = " (guessed from the metrics page)" if self.guessed else ""
         return f"{self.name} {self.before or 'not reported'} → {self.after or 'not reported'}{note}"
 
 
@@ -188,16 +188,30 @@ def _of_engine(entity: Labels, rows: Mapping[float, Mapping[str, str]]) -> Itera
             then, old = before
             if settings := differences(old, now):
                 yield ConfigurationChange(entity, then, t, settings, old, now)
-            now = {**old, **now}
+            now = known_since(old, now)
         before = t, now
 
 
+def known_since(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """What is known after a row. A guess takes the place of no version that the engine itself told."""
+    known = {**old, **new}
+    if VERSION in old and _is_guess(new) and not _is_guess(old):
+        known |= {name: old[name] for name in (VERSION, VERSION_SOURCE) if name in old}
+    return known
+
+
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[SettingChange, ...]:
-    """What both tell, and tell otherwise."""
+    """What both tell, and tell otherwise. That a version was guessed wrong is no change of it."""
     both = (old.keys() & new.keys()) - {VERSION_SOURCE}
+    if _is_guess(old) != _is_guess(new):
+        both -= {VERSION}
     names = sorted(name for name in both if not _same(name, old[name], new[name]))
-    guessed = tuple(side[VERSION] for side in (old, new) if VERSION in side and side.get(VERSION_SOURCE) == GUESSED)
-    return tuple(SettingChange(one, old[one], new[one], guessed if one == VERSION else ()) for one in names)
+    guess = _is_guess(new)
+    return tuple(SettingChange(one, old[one], new[one], guess and one == VERSION) for one in names)
+
+
+def _is_guess(told: Mapping[str, str]) -> bool:
+    return told.get(VERSION_SOURCE) == GUESSED
 
 
 def _same(name: str, old: str, new: str) -> bool:

@@ -62,22 +62,25 @@ def test_a_fact_that_is_not_told_for_a_while_did_not_change() -> None:
     assert change_effect.changes(facts(rows), 0.0, 30.0, 1.0) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "note"),
-    [
-        ("version endpoint", "version endpoint", ""),
-        (GUESSED, "version endpoint", " (0.31.0: guessed from the metrics page)"),
-        ("version endpoint", GUESSED, " (0.32.0: guessed from the metrics page)"),
-        (GUESSED, GUESSED, " (0.31.0 and 0.32.0: guessed from the metrics page)"),
-    ],
-)
-def test_a_change_of_a_guessed_version_states_the_guess(before: str, after: str, note: str) -> None:
-    def told(version: str, source: str) -> dict[str, str]:
-        labels = Labels({"engine": "e", "system": "vllm", "version": version, "version_source": source})
-        return change_effect.stated_settings("kvitals_engine_info", labels, 1.0)
+def version(text: str, source: str) -> dict[str, str]:
+    labels = Labels({"engine": "e", "system": "vllm", "version": text, "version_source": source})
+    return change_effect.stated_settings("kvitals_engine_info", labels, 1.0)
 
-    (change,) = change_effect.differences(told("0.31.0", before), told("0.32.0", after))
+
+@pytest.mark.parametrize(("source", "note"), [("version endpoint", ""), (GUESSED, " (guessed from the metrics page)")])
+def test_a_change_of_a_guessed_version_states_the_guess(source: str, note: str) -> None:
+    (change,) = change_effect.differences(version("0.31.0", source), version("0.32.0", source))
     assert str(change) == f"version 0.31.0 → 0.32.0{note}"
+
+
+def test_a_wrong_guess_is_no_change_of_the_version() -> None:
+    """Every agent that started reported one for each of its engines, and `--since-change` judged that."""
+    told, guess = version("0.32.0", "version endpoint"), version("0.20", GUESSED)
+    assert change_effect.differences(guess, told) == change_effect.differences(told, guess) == ()
+    known = change_effect.known_since(told, guess)  # a new process, before its version is asked for
+    (upgrade,) = change_effect.differences(known, version("0.33.0", "version endpoint"))
+    assert (upgrade.before, upgrade.after) == ("0.32.0", "0.33.0")
+    assert change_effect.known_since(guess, told) == told
 
 
 def test_a_version_of_another_source_did_not_change() -> None:
