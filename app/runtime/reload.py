@@ -46,6 +46,7 @@ class Reload:
         self._thread = Worker("configuration")
         self._group = pipeline.node.window.group("configuration")
         self._placed: list[int] = []  # columns of what was said last
+        self._announced: Path | None = None
 
     async def look(self, at_once: bool = False) -> bool:
         """Take changes over, if it is time to look again. at_once: load the configuration in any case. Whether the
@@ -56,6 +57,7 @@ class Reload:
         self._looked = now
         if at_once:
             self._changes.take(self._paths())
+        self._announce_new_file()
         if at_once or await self._thread.run(lambda: self._changes.look(self._paths()), STAT_SECONDS):
             return await self._take_over()
         return await self._pipeline.node.sources.files_changed()
@@ -104,6 +106,13 @@ class Reload:
             self._console.print(f"rules file still left out; correct or remove it: {problem}", style="yellow")
         return True
 
+    def _announce_new_file(self) -> None:
+        """Where the configuration is of no file and there is one now, whoever wrote it may not mean this agent."""
+        found = find() if self._pipeline.setup.config.file is None else None
+        if found is not None and found != self._announced:
+            self._console.print(f"{found} is new: it takes effect at a SIGHUP or a restart", style="yellow")
+        self._announced = found
+
     def _refuse_broken_rules(self, setup: Setup) -> None:
         """Raises UsageError where a file of rules is broken that was good, or new. What was broken stays left out."""
         before = {problem.file for problem in self._pipeline.setup.knowledge.problems}
@@ -127,8 +136,8 @@ class Reload:
         return [f"{', '.join(changed)}: takes effect after a restart"] if changed else []
 
     def _paths(self) -> list[Path]:
-        """The configuration file, or the one that there might be, and the files of the user's own rules."""
-        file = self._pipeline.setup.config.file or find()
+        """The configuration file, and the files of the user's own rules."""
+        file = self._pipeline.setup.config.file
         return [*([file] if file else []), *self._rule_files()]
 
     def _rule_files(self) -> Iterator[Path]:

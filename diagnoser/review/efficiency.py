@@ -88,13 +88,19 @@ def trap(week: Week, total: PaidWork) -> Trap:
     )
 
 
+ROUNDING = 1e-3
+"""By which a share of two counters may exceed 1, as each is read at its own moments."""
+
+
 def cache_money(week: Week) -> CacheMoney:
     """What hits saved, and what those would save that an infinite cache would give this traffic."""
     seen, missing = week.seen, []
     looked_up, hit = seen.total("looked_up"), seen.total("hit")
     prefill = week.ledger.parts["prefill"] + week.ledger.parts["reprefill"]
-    ratio = hit / looked_up if looked_up > 0 else None
-    if ratio is None:
+    ratio = hit / looked_up if 0 < looked_up and hit <= looked_up * (1 + ROUNDING) else None
+    if ratio is None and looked_up > 0:
+        missing.append("engines report more prompt tokens found than looked up, which cannot be")
+    elif ratio is None:
         missing.append("no engine reports how many prompt tokens its cache held")
     if float(prefill.sum()) <= 0:
         missing.append("no engine reports how long prefill takes, so hits have no price")

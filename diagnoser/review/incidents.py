@@ -30,6 +30,11 @@ _WORTH = ("page", "ticket")
 _KINDS = ("cause", "symptom")
 
 
+def _counts(kind: str, severity: str) -> bool:
+    """Whether a finding is an incident: what asked for something, or an engine that could not be read."""
+    return (kind in _KINDS and severity in _WORTH) or (kind == "telemetry" and severity == "page")
+
+
 @dataclass
 class _Spans:
     """One finding of one entity, each time."""
@@ -64,7 +69,7 @@ def of_history(
         severity, kind = (
             (finding.severity, finding.kind) if finding else (rule.severity, rule.kind) if rule else ("", "")
         )
-        if severity not in _WORTH or kind not in _KINDS or (finding and finding.muted):
+        if not _counts(kind, severity) or (finding and finding.muted):
             continue
         of = found.setdefault((one.code, str(sorted(one.entity.items()))), _Spans(one.code, one.entity))
         of.add(one.start, math.inf if one.open else one.end, start, end)
@@ -86,7 +91,7 @@ def of_alerts(ask: Ask, start: float, end: float, gap: float, rules: Mapping[str
     for key, (labels, courses) in _joined(_courses(ask, firing, start, end, step)).items():
         times = [t for course in courses for t in course.times]
         code = labels.get("code", "")
-        if labels.get("kind", "") not in _KINDS or labels.get("severity", "") not in _WORTH:
+        if not _counts(labels.get("kind", ""), labels.get("severity", "")):
             continue
         entity = {name: value for name, value in labels.items() if name in _PLACES}
         of = found.setdefault((code, str(sorted(entity.items()))), _Spans(code, entity))

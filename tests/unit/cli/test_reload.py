@@ -303,3 +303,39 @@ async def test_a_rules_file_that_cannot_be_used_is_reported_by_every_reload(tmp_
                 return await success() == [1.0]
 
             await until(complete, agent)
+
+
+async def test_a_file_that_was_not_there_at_the_start_waits(tmp_path: Path) -> None:
+    """`kvitals init` in the directory of an agent without a file reconfigured that agent."""
+    async with engine() as one:
+        port, log = free_port(), tmp_path / "log"
+        env = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+        env.pop("KVITALS_CONFIG", None)
+        with log.open("wb") as out:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "kvitals.ui.cli.main", "run", "--no-web", "--listen", f"127.0.0.1:{port}", one),
+                cwd=tmp_path,
+                env=env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+        agent = Agent(process, f"http://127.0.0.1:{port}", tmp_path / "kvitals.toml", log)
+        try:
+            await until(lambda: ready(agent), agent)
+            agent.write("[[objective]]\nttft_p99_seconds = 5\n")
+
+            async def announced() -> bool:
+                return "is new: it takes effect at a SIGHUP or a restart" in agent.said()
+
+            await until(announced, agent)
+            assert set((await agent.objective()).values()) == {2.0}
+            process.send_signal(signal.SIGHUP)
+
+            async def taken() -> bool:
+                return set((await agent.objective()).values()) == {5.0}
+
+            await until(taken, agent)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            await asyncio.wait_for(process.wait(), PATIENCE_SECONDS)

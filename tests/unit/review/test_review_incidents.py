@@ -57,6 +57,14 @@ def test_the_same_finding_of_an_entity_is_a_row_with_its_times() -> None:
     assert row.levers[0].setting == "--max-num-seqs 64 (now 2)"
 
 
+def test_an_engine_that_could_not_be_read_is_an_incident() -> None:
+    """It was a page for a quarter of an hour, and the review did not name it."""
+    lost = episode("1", 100.0, 1000.0, finding("TEL01", "telemetry", "page"))
+    flags = episode("2", 100.0, 1000.0, finding("TEL10", "telemetry", "ticket"))
+    (row,) = of_history([lost, flags], [], 0.0, 1500.0, {}).rows
+    assert (row.code, row.severity, row.seconds) == ("TEL01", "page", 900.0)
+
+
 def test_a_row_states_its_highest_severity_and_its_longest_time() -> None:
     """At its end a page was no longer proven, and the row was a ticket; "longest" was the sum of five times."""
     several = [episode("1", 0.0, 600.0, finding(severity="page")), episode("2", 700.0, 820.0, finding())]
