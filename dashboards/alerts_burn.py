@@ -34,8 +34,8 @@ _FEW = ((0.95, 20), (0.98, 50), (0.99, 100))
 """Percentiles that are above an objective only where two requests are late, with the requests that they need."""
 
 AGE = "1h"
-"""For so long an engine must have been there before a longer window counts. Of an engine that is twenty minutes old, six
-hours are these twenty minutes, and an incident that the hour has paged for would page a second time."""
+"""For so long an engine must have been there before a longer window counts. If it is twenty minutes old, six hours are
+these twenty minutes, and an incident that the hour has paged for would page a second time."""
 
 RATES = "kvitals-burn-rates"
 

@@ -97,7 +97,7 @@ def cache_money(week: Week) -> CacheMoney:
     seen, missing = week.seen, []
     looked_up, hit = seen.total("looked_up"), seen.total("hit")
     prefill = week.ledger.parts["prefill"] + week.ledger.parts["reprefill"]
-    ratio = hit / looked_up if 0 < looked_up and hit <= looked_up * (1 + ROUNDING) else None
+    ratio = hit / looked_up if looked_up > 0 and hit <= looked_up * (1 + ROUNDING) else None
     if ratio is None and looked_up > 0:
         missing.append("engines report more prompt tokens found than looked up, which cannot be")
     elif ratio is None:
