@@ -425,7 +425,7 @@ def verdict(
     core = [j for j in judgements if j.rule.core]
     if early := pending_judgements(judgements):
         soon = early[0]
-        lasting = f"“{soon.title}” is true, and fires within {soon.needed} if it stays so."
+        lasting = f"“{soon.title}” is true, and counts if it stays so for {soon.needed}."
         return f"Too early to judge: {lasting} {figures}".rstrip()
     if healthy:
         return f"No trouble found: {measured}{', ' * bool(measured)}{len(core)} core checks clear or not applicable."

@@ -167,7 +167,7 @@ def _chunk(of: SizingPlan, step: float) -> Iterator[SizingLine]:
         return
     fits = (load.itl - step) * load.prompt.p99 * (1 - load.cached) / whole
     if fits >= SMALLEST_CHUNK:
-        how = f"at most: one whole p99 prompt delays tokens by {seconds(whole)} of {seconds(load.itl)}"
+        how = f"at most: one whole p99 prompt delays tokens by {seconds(whole)}; the objective is {seconds(load.itl)}"
         yield SizingLine("chunk of prefill", roofline.power_of_two_below(fits), "tokens", how)
 
 
@@ -272,5 +272,5 @@ def _queue(of: SizingPlan) -> Iterator[SizingLine]:
     how = f"({seconds(load.ttft)} - {seconds(of.chosen.ttft)} of p99 prefill - {seconds(front)} before the engine)"
     yield SizingLine("queue limit", math.floor(limit), "waiting", f"{how} x {number(of.usable)}/s, of each instance")
     yield SizingLine("breaker", opens[0], "waiting", "80 to 90 % of it", f"{opens[0]} to {opens[1]} waiting")
-    drift = f"{share(DRIFT_TTFT)} above the objective that it was measured at: size again"
+    drift = f"{share(DRIFT_TTFT)} above the objective that it was measured at; above that, size again"
     yield SizingLine("first token, p99", load.ttft * (1 + DRIFT_TTFT), "seconds", drift)

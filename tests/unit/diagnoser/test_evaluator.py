@@ -96,7 +96,7 @@ def test_a_breach_that_the_buckets_do_not_prove_must_last_for_two_minutes() -> N
     span = EvaluationSpan(engine.at - STEP, fast=20.0)
     said = headline(engine.judge, engine.judgements, span)
     assert said == (
-        "Too early to judge: “TTFT p99 may be above objective” is true, and fires within 2m if it stays so. "
+        "Too early to judge: “TTFT p99 may be above objective” is true, and counts if it stays so for 2m. "
         "TTFT p99 is 9.91 s; the objective is 2 s (median 5.75 s)."
     )
     engine.live(70, slow=True)
