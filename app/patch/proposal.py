@@ -51,7 +51,8 @@ def propose(document: Triage, request: PatchRequest, files: Mapping[str, str]) -
     finding, lever, changes = _chosen(document, request)
     system, version = _engine(document, finding)
     notes: list[str] = []
-    warnings: list[str] = []
+    noted = any(one.id == finding.id for one in document.notes)
+    warnings = [f"{finding.code} is only noted, and no problem now. {document.verdict.rstrip('.')}"] if noted else []
     before: list[str] = []
     diffs: list[str] = []
     for path, content in files.items():
@@ -157,10 +158,13 @@ def _chosen(document: Triage, request: PatchRequest) -> tuple[Finding, LeverAdvi
 
 
 def _candidates(document: Triage, name: str) -> Iterator[Finding]:
-    fired = (*document.leading_causes, *document.causes, *document.telemetry, *document.symptoms, *document.notes)
-    every = {one.id: one for one in fired}.values()
+    problems = (*document.leading_causes, *document.causes, *document.telemetry, *document.symptoms)
+    every = {one.id: one for one in (*problems, *document.notes)}.values()
     if not name:
-        yield from every
+        if not problems and document.notes:
+            codes = ", ".join(dict.fromkeys(one.code for one in document.notes))
+            raise PatchError(f"nothing to change: {document.verdict} For what is only noted, name its code: {codes}")
+        yield from {one.id: one for one in problems}.values()
         return
     found = [one for one in every if name in (one.id, one.code)]
     if not found:

@@ -420,3 +420,13 @@ def test_a_switch_takes_no_value_and_a_number_has_a_bound(flag: str, to: str, va
     lever = LeverAdvice("a", "A", "", "", "", "", "free", LeverSetting(flag, "", to, True, ""), "", [])
     with pytest.raises(PatchError, match=message):
         check_value(FlagEdit(flag, "set", value), lever, "vllm", "0.33.0")
+
+
+def test_what_is_only_noted_is_no_change_to_make(capsys: pytest.CaptureFixture[str]) -> None:
+    """A recording with "No trouble found" gave a pull request with a restart, and no word of that."""
+    healthy = str(SHIPPED / "working_set.kvcap")
+    code, out, said = run(capsys, healthy)
+    assert code == 2 and not out
+    assert "nothing to change: No trouble found" in said and "KVC06" in said
+    code, out, _ = run(capsys, healthy, "KVC06")
+    assert code == 0 and "**Warning.** KVC06 is only noted, and no problem now. No trouble found" in out
