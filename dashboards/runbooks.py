@@ -151,9 +151,11 @@ def _condition(rule: Rule) -> Iterator[str]:
     yield from ("## The condition", "", "```promql", rule.when.strip(), "```", "")
     if rule.clear:
         yield from ("Once it has fired, it continues while this holds:", "", "```promql", rule.clear.strip(), "```", "")
+    sooner = rule.kind in ("cause", "symptom") and rule.for_ != "0s"
+    early = " After an abrupt change, the diagnosis reports it sooner; an alert waits." if sooner else ""
     yield (
         f"Evaluated for each {rule.scope}: fires after {rule.fires_after} and stays for {rule.keep} after it was last "
-        "true."
+        f"true.{early}"
     )
     yield ""
     if rule.params:

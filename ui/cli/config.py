@@ -81,7 +81,7 @@ def init(args: argparse.Namespace) -> int:
     targets = text.count("\n[[target]]")
     found = f"{targets} engine{'' if targets == 1 else 's'} found" if targets else "no engine found on this machine"
     console = answer_console()
-    print_hanging(f"{path}: {found}.", console, 2)
+    print_hanging(f"{path} is written: {found}.", console, 2)
     for command in ("config check", "run --config"):
         print_to_copy(f"  kvitals {command} {path}", console)
     return EXIT_HEALTHY
