@@ -72,7 +72,10 @@ def of_history(
         if not _counts(kind, severity) or (finding and finding.muted):
             continue
         of = found.setdefault((one.code, str(sorted(one.entity.items()))), _Spans(one.code, one.entity))
-        of.add(one.start, math.inf if one.open else one.end, start, end)
+        last = math.inf if one.open else one.end
+        if finding is not None and finding.last_true is not None:  # it is kept in sight for a while after that
+            last = min(last, finding.last_true)
+        of.add(one.start, last, start, end)
         if finding is not None and (of.told is None or _WORTH.index(severity) <= _WORTH.index(of.told.severity)):
             of.told = finding
         if finding is not None and finding.since_at_least:

@@ -65,6 +65,13 @@ def test_an_engine_that_could_not_be_read_is_an_incident() -> None:
     assert (row.code, row.severity, row.seconds) == ("TEL01", "page", 900.0)
 
 
+def test_what_has_ended_lasted_until_it_was_last_true() -> None:
+    """A scrape that was slow once was an incident of 14 minutes, and went on."""
+    kept = episode("1", 100.0, 900.0, finding("ENG15", "symptom", last_true=160.0), open_=True)
+    (row,) = of_history([kept], [], 0.0, 1500.0, {}).rows
+    assert (row.seconds, row.open) == (60.0, False)
+
+
 def test_a_row_states_its_highest_severity_and_its_longest_time() -> None:
     """At its end a page was no longer proven, and the row was a ticket; "longest" was the sum of five times."""
     several = [episode("1", 0.0, 600.0, finding(severity="page")), episode("2", 700.0, 820.0, finding())]
