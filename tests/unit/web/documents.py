@@ -367,12 +367,12 @@ def could_not_tell() -> Triage:
             undecided(
                 "LAT01",
                 "TTFT p99 above objective",
-                "ttft p99 seconds: only 7 of 20 requests in 12 s",
+                "ttft p99: only 7 of 20 requests in 12 s",
             ),
             undecided(
                 "LAT02",
                 "ITL p99 above objective",
-                "itl p99 seconds: only 44 of 100 output gaps in 12 s",
+                "itl p99: only 44 of 100 output gaps in 12 s",
             ),
         ],
         lacking=[MissingData("requests to judge by", "a longer window, or more traffic", ["LAT01", "LAT02"])],

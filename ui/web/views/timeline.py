@@ -8,6 +8,7 @@ from typing import Any
 
 import streamlit as st
 
+from kvitals.diagnoser.text import plain
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import SIGNAL_PREFIX
 from kvitals.rules.model import Signal
@@ -153,7 +154,7 @@ def _signals(place: str, window: PageWindow, happened: Sequence[Happening]) -> N
         sorted(known),
         default=_telling(known, triage),
         max_selections=MAX_SIGNALS,
-        format_func=lambda name: name.replace("_", " "),
+        format_func=plain,
         key=f"signals-{place}",
     )
     empty = []
@@ -164,7 +165,7 @@ def _signals(place: str, window: PageWindow, happened: Sequence[Happening]) -> N
             header.failure(error.failure, key="signals-failure")
             return
         if not _signal(name, known[name], found, window, marks, objective(name, triage)):
-            empty.append(name.replace("_", " "))
+            empty.append(plain(name))
     if empty:
         st.caption(f"no value in this window: {literal(', '.join(empty))}")
 
