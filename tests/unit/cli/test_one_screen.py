@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from kvitals.app.demo import HEAVY_TENANT
+from kvitals.diagnoser.triage import rank
 from kvitals.rules.finding import Finding, LeverSetting, Triage
 from kvitals.rules.model import Severity
 from kvitals.ui.cli import render, screen
@@ -167,3 +168,16 @@ def test_a_page_of_a_fleet_does_not_stand_behind_a_row_of_tickets(documents: dic
     assert any(line.startswith("Also 3 pages: ENG01 ") and " and 2 more)" in line for line in lines)
     assert any(line.startswith("Also 40 tickets: TEL12 ") for line in lines)
     assert [block.text for block in screen.blocks(fleet)].count("Also 40 tickets") == 1
+
+
+def test_a_page_does_not_stand_behind_what_explains_one_note_more(documents: dict[Path, Triage]) -> None:
+    """A hit rate of 0 explained "low hit rate" as well, and so led before the full cache that made tokens late."""
+    document = documents[HEAVY_TENANT.parent / "heavy_tenant.kvcap"]
+    page = document.causes[0]
+    (late,) = [one for one in document.symptoms if one.code == "LAT01"]
+    noted = msgspec.structs.replace(late, id="noted", code="PFX01", severity="info")
+    full = msgspec.structs.replace(page, explained=[late.id], explained_by=[])
+    heads = msgspec.structs.replace(
+        page, id="heads", code="PFX10", severity="ticket", explained=[late.id, "noted"], explained_by=[]
+    )
+    assert [one.code for one in rank([heads, full], [heads, full, late, noted])] == ["KVC01", "PFX10"]

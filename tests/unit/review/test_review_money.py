@@ -128,3 +128,10 @@ def test_without_phases_hits_have_no_price() -> None:
     found = cache_money(week(seen((H100,), 1, looked_up=10.0, hit=5.0)))
     assert found.hit_ratio == 0.5 and found.saved_gpu_hours is None
     assert len(found.missing) == 2
+
+
+def test_more_found_than_looked_up_is_no_share() -> None:
+    """ "104 % of prompt tokens were found in a cache" stood in a review."""
+    found = cache_money(week(seen((H100,), 1, busy=1.0, prefill=50.0, looked_up=1000.0, hit=1040.0)))
+    assert found.hit_ratio is None and found.saved_gpu_hours is None
+    assert "more prompt tokens found than looked up" in found.missing[0]
