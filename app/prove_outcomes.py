@@ -39,13 +39,11 @@ def leave_outcome(history: Path, proof: Proof) -> bool:
 
 
 def is_kept_by_agent(history: Path) -> bool:
-    """Whether an agent writes this history now."""
+    """Whether an agent writes this history now. Raises OSError."""
     try:
         os.close(lock_file(history.with_name(LOCK)))
     except FileInUseError:
         return True
-    except OSError:  # not ours to write, so an agent of somebody else's may
-        return False
     return False
 
 

@@ -218,7 +218,7 @@ class Judge:
 
     @cached_property
     def _history(self) -> list[str]:
-        return [name for name, signal in self.knowledge.signals.items() if short_window.is_history(signal)]
+        return [name for name, signal in self.knowledge.signals.items() if short_window.is_of_longer_time(signal)]
 
     def _glance_judge(self) -> Judge:
         """A judge of the same rules that remembers nothing from one moment to the next."""
@@ -573,11 +573,8 @@ class Judge:
 
     def is_leaving(self, judgement: Judgement) -> bool:
         """Whether what has fired is true no more, and counts until its figures reach the level at which it ends."""
-        rule = judgement.rule
-        if not rule.clear or judgement.outcome != "fired" or judgement.short is not None:
-            return False
-        when = self._conditions.of_rule(rule)[0]
-        return decide(when, judgement.entity, partial(self._conditions.sides, rule)).truth is False
+        held = judgement.rule.clear and judgement.outcome == "fired" and judgement.short is None
+        return bool(held) and self._conditions.truth(judgement.rule, judgement.entity) is False
 
     def why_true(self, judgement: Judgement) -> str:
         """The comparisons of those of a rule's alternatives that are true, with their values; empty where the rule has

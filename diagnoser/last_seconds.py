@@ -15,7 +15,7 @@ import msgspec
 
 from kvitals.diagnoser.judgement import Judgement, Memory, seconds
 from kvitals.diagnoser.late_requests import HISTOGRAMS, late_and_all
-from kvitals.diagnoser.short_window import TRAFFIC, Place, is_history
+from kvitals.diagnoser.short_window import TRAFFIC, Place, is_of_longer_time
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.compiled_signal import compile_signal
 from kvitals.rules.expressions import expression
@@ -41,7 +41,7 @@ def rules_that_end(knowledge: Knowledge) -> Knowledge:
 
     def is_fast(name: str) -> bool:
         signal = knowledge.signals[name]
-        return signal.window == "fast" and not is_history(signal)
+        return signal.window == "fast" and not is_of_longer_time(signal)
 
     def ends(rule: Rule) -> bool:
         felt = rule.kind == "symptom" and COUNTED.issuperset(rule.about)

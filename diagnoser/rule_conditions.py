@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
-from kvitals.diagnoser.kleene import Values
+from kvitals.diagnoser.kleene import Values, decide
 from kvitals.diagnoser.signals import Signals
 from kvitals.rules.condition import Comparison, Condition, comparisons, parse_condition
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters
 from kvitals.rules.model import SCOPES, Rule
 from kvitals.series.promql import Expr, ExpressionBatch, NumberLiteral, Selector, expand
+from kvitals.series.types import Labels
 
 
 @dataclass
@@ -51,6 +52,10 @@ class RuleConditions:
             left, right = (self._side(expr, rule) for expr in (comparison.left, comparison.right))
             found = self._values[id(comparison)] = left, right
         return found
+
+    def truth(self, rule: Rule, entity: Labels) -> bool | None:
+        """Whether the condition at which a rule begins is true of an entity at the latest moment; None: not known."""
+        return decide(self.of_rule(rule)[0], entity, partial(self.sides, rule)).truth
 
     def _side(self, expr: Expr, rule: Rule) -> Values:
         if isinstance(expr, NumberLiteral):

@@ -92,7 +92,7 @@ def is_beyond_chance(symptom: Judgement, late: Mapping[Quantity, list[Labels]]) 
     return all(any(engine.keep(tuple(entity)) == entity for engine in late[one]) for one in latencies)
 
 
-def is_history(signal: Signal) -> bool:
+def is_of_longer_time(signal: Signal) -> bool:
     """Whether a signal is of a longer time, or is what others were over a time: a short window has none of its own, and
     takes the long one's. A restart a minute ago is none in the last half minute. Raises PromQLError."""
     if signal.window == "slow":

@@ -370,16 +370,19 @@ class Triage(Struct, frozen=True, kw_only=True):
     @property
     def lacks_cause(self) -> bool:
         """Whether there are symptoms and nothing that may be their reason: no cause, and no engine that is not read."""
-        unread = any(finding.severity == "page" for finding in self.telemetry)
-        return self.healthy is False and bool(self.symptoms) and not self.causes and not unread
+        return self.healthy is False and bool(self.symptoms) and not self.causes and not self.lost
+
+    @property
+    def lost(self) -> list[Finding]:
+        """The engines that cannot be read: what is known of them is old."""
+        return [one for one in self.telemetry if one.severity == "page"]
 
     @property
     def leading(self) -> list[Finding]:
         """All that nothing explains, in the order in which a reader meets it: engines that cannot be read, as what is
         known of them is old, causes, other defects of the telemetry, symptoms."""
-        lost = [one for one in self.telemetry if one.severity == "page"]
-        others = [one for one in self.telemetry if one not in lost]
-        return [*lost, *self.leading_causes, *others, *self.unexplained_symptoms]
+        others = [one for one in self.telemetry if one not in self.lost]
+        return [*self.lost, *self.leading_causes, *others, *self.unexplained_symptoms]
 
 
 def reached_from(cause: Finding, causes: Iterable[Finding]) -> set[str]:

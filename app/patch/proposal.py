@@ -159,12 +159,12 @@ def _chosen(document: Triage, request: PatchRequest) -> tuple[Finding, LeverAdvi
 
 def _candidates(document: Triage, name: str) -> Iterator[Finding]:
     problems = (*document.leading_causes, *document.causes, *document.telemetry, *document.symptoms)
-    every = {one.id: one for one in (*problems, *document.notes)}.values()
+    if not name and not problems and document.notes:
+        codes = ", ".join(dict.fromkeys(one.code for one in document.notes))
+        raise PatchError(f"nothing to change: {document.verdict} For what is only noted, name its code: {codes}")
+    every = {one.id: one for one in (*problems, *(document.notes if name else ()))}.values()
     if not name:
-        if not problems and document.notes:
-            codes = ", ".join(dict.fromkeys(one.code for one in document.notes))
-            raise PatchError(f"nothing to change: {document.verdict} For what is only noted, name its code: {codes}")
-        yield from {one.id: one for one in problems}.values()
+        yield from every
         return
     found = [one for one in every if name in (one.id, one.code)]
     if not found:

@@ -57,8 +57,11 @@ class Reload:
         self._looked = now
         if at_once:
             self._changes.take(self._paths())
-        self._announce_new_file()
-        if at_once or await self._thread.run(lambda: self._changes.look(self._paths()), STAT_SECONDS):
+        if at_once:
+            return await self._take_over()
+        changed, new = await self._thread.run(self._looked_at, STAT_SECONDS)
+        self._announce(new)
+        if changed:
             return await self._take_over()
         return await self._pipeline.node.sources.files_changed()
 
@@ -106,12 +109,16 @@ class Reload:
             self._console.print(f"rules file still left out; correct or remove it: {problem}", style="yellow")
         return True
 
-    def _announce_new_file(self) -> None:
-        """Where the configuration is of no file and there is one now, whoever wrote it may not mean this agent."""
-        found = find() if self._pipeline.setup.config.file is None else None
-        if found is not None and found != self._announced:
-            self._console.print(f"{found} is new: it takes effect at a SIGHUP or a restart", style="yellow")
-        self._announced = found
+    def _looked_at(self) -> tuple[bool, Path | None]:
+        """Whether a file changed, and a configuration file where there was none. In a thread."""
+        new = find() if self._pipeline.setup.config.file is None else None
+        return self._changes.look(self._paths()), new
+
+    def _announce(self, new: Path | None) -> None:
+        """Say that a file waits: whoever wrote it may not mean this agent."""
+        if new is not None and new != self._announced:
+            self._console.print(f"{new} is new: it takes effect at a SIGHUP or a restart", style="yellow")
+        self._announced = new
 
     def _refuse_broken_rules(self, setup: Setup) -> None:
         """Raises UsageError where a file of rules is broken that was good, or new. What was broken stays left out."""

@@ -63,15 +63,14 @@ def document(triage: Triage, place: str) -> None:
     zone = state.zone()
     _verdict(triage, zone)
     _exports(triage, place)
-    lost = [one for one in triage.telemetry if one.severity == "page"]
-    others = [one for one in triage.telemetry if one not in lost]
-    _group("Engines that cannot be read", lost, zone, triage, WHOLE)
+    others = [one for one in triage.telemetry if one not in triage.lost]
+    _group("Engines that cannot be read", triage.lost, zone, triage, WHOLE)
     causes = triage.leading_causes
     for number, cause in enumerate(causes[:MAX_CARDS], 1):
         rank = number if len(causes) > 1 else None
         card(cause, zone, triage, number=rank, explained=triage.explained(cause), whole=number <= WHOLE)
     _plain("Further causes", causes[MAX_CARDS:], "further")
-    left = WHOLE - len(causes) - len(lost)
+    left = WHOLE - len(causes) - len(triage.lost)
     _group("Problems of the telemetry", others, zone, triage, left)
     _group("Symptoms without a known cause", triage.unexplained_symptoms, zone, triage, left - len(others))
     _ruled_out(triage.ruled_out)
