@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kvitals.dashboards import alertmanager, manifests
@@ -13,7 +14,8 @@ from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
 from kvitals.dashboards.board_files import Board, family_metrics, shipped_boards
 from kvitals.dashboards.parsed import parse_once
-from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS, PageCoverage, interval_of
+from kvitals.dashboards.recording_cost import LATENCY, needed_often, paced, shared_rates, with_shared_rates
+from kvitals.dashboards.recording_raw import PageCoverage
 from kvitals.dashboards.recording_rules import DERIVED, RecordingRules, record
 from kvitals.rules.loader import Knowledge, family_of
 from kvitals.series.promql import names
@@ -27,8 +29,10 @@ Groups = dict[str, Any]
 def with_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups]:
     """Recording and alerting rules over the families of agents."""
     recorded = record(knowledge, options)
-    alerts = alert_groups(alert_rules(knowledge, recorded, options))
-    return recording_groups(recorded, [*agent_rules(options), *life_rules()], options), alerts
+    alerts = alert_rules(knowledge, recorded, options)
+    often = _often(recorded, knowledge, options)
+    watched = [*agent_rules(options), *life_rules()]
+    return recording_groups(recorded, often, watched, options), alert_groups(alerts, options)
 
 
 def without_agents(
@@ -39,7 +43,19 @@ def without_agents(
     drawn = shipped_boards().values() if boards is None else boards
     recorded = PageCoverage(knowledge).record(options, _read(knowledge, options, drawn))
     alerts = alert_rules(knowledge, recorded, options)
-    return recording_groups(recorded, life_rules(), options), alert_groups(alerts), alerts.left_out
+    often = _often(recorded, knowledge, options)
+    recording = recording_groups(recorded, often, life_rules(), options)
+    return recording, alert_groups(alerts, options), alerts.left_out
+
+
+def _often(recorded: RecordingRules, knowledge: Knowledge, options: Options) -> frozenset[str]:
+    """What is recorded at every evaluation, which is the same for the core and the extended set of alerts: a ticket of
+    the extended set can wait a minute."""
+    core = alert_rules(knowledge, recorded, replace(options, alerts="core"))
+    rules = [rule for group in core.groups.values() for rule in group]
+    read = [text for rule in rules for text in (rule["expr"], *rule["annotations"].values())]
+    recording = [rule for group in recorded.groups.values() for rule in group]
+    return needed_often(recording, [*read, *manifests.scalers(knowledge).values()])
 
 
 def _read(knowledge: Knowledge, options: Options, boards: Iterable[Board]) -> frozenset[str]:
@@ -75,22 +91,32 @@ def files(knowledge: Knowledge, options: Options, boards: Iterable[Board]) -> di
     }
 
 
-def recording_groups(recorded: RecordingRules, watched: list[dict[str, Any]], options: Options) -> Groups:
-    """Families come first and signals made of others last, in the file as in the order of evaluation. watched: what the
-    alerts on the life of engines read."""
-    order = sorted(recorded.groups, key=lambda name: (name == DERIVED, name not in (FAMILIES, HISTOGRAMS)))
+def recording_groups(
+    recorded: RecordingRules, often: frozenset[str], watched: list[dict[str, Any]], options: Options
+) -> Groups:
+    """Families come first and signals made of others last, in the file as in the order of evaluation. Families are
+    recorded as often as they are scraped. often: the names of signals that are needed at every evaluation; watched:
+    what the alerts on the life of engines read."""
+    scraped = {"interval": duration(options.scrape_seconds)}
     groups: list[dict[str, Any]] = [
-        {"name": name, **interval_of(name, options), "rules": recorded.groups[name]} for name in order
+        {"name": name, **scraped, "rules": rules} for name, rules in recorded.families.items()
     ]
+    order = sorted(recorded.groups, key=lambda name: name == DERIVED)
+    for name, interval, rules in paced({name: recorded.groups[name] for name in order}, often):
+        made = with_shared_rates(rules, options)
+        if name == LATENCY:
+            made = [{"record": rate, "expr": expr} for rate, expr in shared_rates(options).items()] + made
+        groups.append({"name": name, **({"interval": interval} if interval else {}), "rules": made})
     groups.append({"name": GROUP, "rules": watched})
     return {"groups": [*groups, {"name": RATES, "interval": RATES_INTERVAL, "rules": rates()}]}
 
 
-def alert_groups(alerts: Alerts) -> Groups:
+def alert_groups(alerts: Alerts, options: Options) -> Groups:
     """Burn rates are judged as often as they are recorded."""
     often = {SLO: {"interval": RATES_INTERVAL}}
     return {
         "groups": [
-            {"name": name, **often.get(name, {}), "rules": alerts.groups[name]} for name in sorted(alerts.groups)
+            {"name": name, **often.get(name, {}), "rules": with_shared_rates(alerts.groups[name], options)}
+            for name in sorted(alerts.groups)
         ]
     }

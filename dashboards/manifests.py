@@ -53,7 +53,7 @@ class ManifestError(Exception):
 
 def files(knowledge: Knowledge, rules: Mapping[str, Sequence[Any]]) -> dict[str, str]:
     """Every manifest but the boards', by its path. `rules`: flavour -> groups. Raises ManifestError."""
-    found = {f"{FOLDER}/{name}": text for name, text in _scalers(knowledge).items()}
+    found = {f"{FOLDER}/{name}": text for name, text in scalers(knowledge).items()}
     for flavour, groups in rules.items():
         objects = [_rule(flavour, group) for group in groups]
         found[f"{FOLDER}/rules-{flavour}.yaml"] = dump(*objects, note=_RULES_NOTE)
@@ -93,7 +93,7 @@ def _rule(flavour: str, group: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _scalers(knowledge: Knowledge) -> dict[str, str]:
+def scalers(knowledge: Knowledge) -> dict[str, str]:
     """One autoscaler for each signal that says early that more is needed."""
     queue = knowledge.rules["SCH10"]
     full = knowledge.rules["KVC01"].params["kv_high"].default

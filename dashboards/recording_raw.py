@@ -14,8 +14,6 @@ from kvitals.dashboards.alerts_guards import SCRAPES, SOURCES
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.parsed import parse_once
 from kvitals.dashboards.recording_rules import (
-    SLOW,
-    SLOW_INTERVAL,
     RecordingRules,
     definition,
     group_of,
@@ -92,7 +90,7 @@ class PageCoverage:
             recorded.add(SIGNAL_PREFIX + name)
             metrics |= {node.name for node in expr.walk() if isinstance(node, Selector)}
             groups.setdefault(group_of(name, self._knowledge, options), []).append(rule_of(name, text))
-        return RecordingRules(self._families(sorted(metrics), options) | groups, left_out)
+        return RecordingRules(groups, left_out, self._families(sorted(metrics), options))
 
     def _families(self, metrics: Sequence[str], options: Options) -> dict[str, list[dict[str, Any]]]:
         """A normalising rule for each metric that pages report, and what identifies the engines after these."""
@@ -119,13 +117,6 @@ class PageCoverage:
         for slo, seconds in (("ttft_p99", options.slo_ttft_seconds), ("itl_p99", options.slo_itl_seconds)):
             objective = f"0 * max by (cluster, pool, node, engine) (kvitals_target_up) + {seconds:g}"
             yield {"record": OBJECTIVE, "labels": {"slo": slo, "source": "recording rule"}, "expr": objective}
-
-
-def interval_of(group: str, options: Options) -> dict[str, str]:
-    """The interval of a group of rules, where it has one of its own: families are recorded as often as scraped."""
-    if group == SLOW:
-        return {"interval": SLOW_INTERVAL}
-    return {"interval": duration(options.scrape_seconds)} if group in (FAMILIES, HISTOGRAMS) else {}
 
 
 def with_target(expr: Expr) -> Expr:

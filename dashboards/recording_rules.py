@@ -7,7 +7,7 @@ group, in an order in which each finds what it reads. A signal has no value belo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from graphlib import TopologicalSorter
 from typing import Any
@@ -27,10 +27,12 @@ SLOW, SLOW_INTERVAL = "kvitals-slow", "1m"
 
 @dataclass(frozen=True)
 class RecordingRules:
-    """Rules by group, in the order of evaluation, and the signals that can not be told, each with why."""
+    """Signals by group, in the order of evaluation; those that can have no value, each with why; and, where engines
+    are scraped themselves, the families that signals are made of, by group."""
 
     groups: Mapping[str, list[dict[str, Any]]]
     left_out: Mapping[str, str]
+    families: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     @property
     def signals(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from kvitals.dashboards.alerts_files import Groups, with_agents, without_agents
 from kvitals.dashboards.alerts_guards import SELDOM
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_yaml import dump
-from kvitals.dashboards.recording_rules import reads
 from kvitals.diagnoser.cases.case import Case, CaseFile, read
 from kvitals.diagnoser.cases.running import START
 from kvitals.diagnoser.evaluator import TRAFFIC
@@ -102,7 +101,7 @@ def _needed(code: str) -> list[dict[str, Any]]:
     recording, alerting = shipped()
     name = knowledge().rules[code].slug
     alert = next(rule for group in alerting["groups"] for rule in group["rules"] if rule["alert"] == name)
-    records = {SIGNAL_PREFIX + signal for signal in closure(_read(alert) | {TRAFFIC})}
+    records = read_by(alert, recording) | closure({SIGNAL_PREFIX + TRAFFIC}, recording)
     kept = [
         {**group, "rules": [rule for rule in group["rules"] if rule["record"] in records]}
         for group in recording["groups"]
@@ -110,23 +109,23 @@ def _needed(code: str) -> list[dict[str, Any]]:
     return [group for group in kept if group["rules"]] + [{"name": "alert", "rules": [alert]}]
 
 
-def _read(made: Mapping[str, Any]) -> frozenset[str]:
-    """The signals that an alert reads, in its expression and in what it says."""
-    read = names(parse(made["expr"]))
-    said = " ".join(made["annotations"].values())
-    found = {n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX) and n != SELDOM}
-    return frozenset(found | {piece.partition("{")[0] for piece in said.split(SIGNAL_PREFIX)[1:]})
+def read_by(alert: Mapping[str, Any], recording: Groups) -> frozenset[str]:
+    """What is recorded that an alert reads, in its expression and in what it says, and all that this is made of."""
+    said = " ".join(alert["annotations"].values())
+    named = {SIGNAL_PREFIX + piece.partition("{")[0] for piece in said.split(SIGNAL_PREFIX)[1:]}
+    return closure(names(parse(alert["expr"])) | named, recording) - {SELDOM}
 
 
-def closure(signals: frozenset[str]) -> frozenset[str]:
-    """The signals and all that these are made of."""
+def closure(read: Set[str], recording: Groups) -> frozenset[str]:
+    """The recorded names in `read` and all that these are made of."""
+    made = {rule["record"]: rule["expr"] for group in recording["groups"] for rule in group["rules"]}
     found: set[str] = set()
-    todo = list(signals)
+    todo = list(read)
     while todo:
         name = todo.pop()
-        if name not in found:
+        if name in made and name not in found:
             found.add(name)
-            todo += reads(name, knowledge())
+            todo += names(parse(made[name]))
     return frozenset(found)
 
 

@@ -22,6 +22,7 @@ from kvitals.dashboards.alerts_guards import GROUP, SCRAPES, SOURCES
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.board_files import family_metrics, shipped_boards
 from kvitals.dashboards.generate import GENERATED
+from kvitals.dashboards.recording_cost import ONCE_A_MINUTE
 from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS, PageCoverage
 from kvitals.dashboards.recording_rules import DERIVED, in_order, reads, record
 from kvitals.dashboards.runbooks import files as runbooks
@@ -103,7 +104,7 @@ def test_a_signal_comes_after_those_that_it_reads() -> None:
         assert all(order.index(read) < order.index(name) for read in reads(name, knowledge()))
     groups = flavours()["agents"][0]["groups"]
     names = [group["name"] for group in groups]
-    assert names[names.index(DERIVED) + 1 :] == [GROUP, RATES]  # these read families alone
+    assert names[names.index(DERIVED) + 1 :] == [DERIVED + ONCE_A_MINUTE, GROUP, RATES]  # these read families alone
 
 
 def test_every_page_and_ticket_has_an_alert_and_nothing_else_has() -> None:
