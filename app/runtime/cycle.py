@@ -14,12 +14,11 @@ from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.records import Record
 from kvitals.agent.workers import Worker
 from kvitals.app.history_recorder import Keeping
-from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline
+from kvitals.app.pipeline import Pipeline, watched_span
 from kvitals.app.runtime.ingestion import Ingestion
 from kvitals.app.runtime.reload import Reload
 from kvitals.app.runtime.silent_probes import SilentProbes
 from kvitals.app.state import StateKeeper
-from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
 
@@ -110,8 +109,7 @@ async def judge(pipeline: Pipeline, now: float, worker: Worker) -> str:
     """The verdict of this moment; the worker evaluates expressions and judges. A query that cannot be answered, such as
     one during which the machine stood still, leaves the moment out and ends nothing."""
     try:
-        seen = max(0.0, now - pipeline.node.window.oldest)
-        span = EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS, seen=seen)
+        span = watched_span(pipeline.node.window.oldest, now)
         await in_slices(pipeline.observe_steps(span), worker.run)
         return await worker.run(pipeline.verdict)
     except PromQLError as error:

@@ -12,14 +12,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from kvitals.app.pipeline import FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
+from kvitals.app.pipeline import FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup, watched_span
 from kvitals.app.sources.losses import SourceLoss
 from kvitals.app.sources.recording import Moments, RecordingVerdict, with_window
 from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.judgement import Memory, needed_duration, seconds
 from kvitals.diagnoser.review.incidents import TOLD
-from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.steps import row_gap
 from kvitals.rules.finding import DocumentSource
 from kvitals.series.history import event_log
@@ -104,11 +103,11 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     judge.memory.update({key: one.memory(at - run_up) for key, one in first.items()})
     begin = math.ceil((at - run_up) / cycle) * cycle  # the same moments for whatever moment is asked for
     before = _with_rows(pipeline.node.window, np.arange(begin, at - cycle / 2, cycle).tolist(), late)
-    for _ in pipeline.observe_all([EvaluationSpan(moment, fast, SLOW_SECONDS) for moment in before]):
+    for _ in pipeline.observe_all([watched_span(span[0], moment, fast) for moment in before]):
         pass
     last_true = {key: judge.memory[key].last_true for key in now if key in judge.memory}
     judge.memory.update({key: one.memory(last_true.get(key)) for key, one in now.items()})
-    pipeline.observe_span(EvaluationSpan(at, fast, SLOW_SECONDS, seen=at - span[0]))
+    pipeline.observe_span(watched_span(span[0], at, fast))
     pipeline.losses = [
         *_longer_window(step, fast, asked),
         *_no_rows(at, asked_at, late),
