@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlsplit
 
 from kvitals.diagnoser.sources.survey import FAST_SECONDS, SAMPLES_IN_WINDOW, SLOW_SECONDS
 from kvitals.rules.compiled_signal import WindowDurations
@@ -12,6 +13,8 @@ from kvitals.rules.model import Severity
 BASELINE = "1h"
 AlertSet = Literal["core", "extended"]
 PLACEHOLDER_HOST = "example.com"
+RECEIVER_PATH = "/api/v1/notify"
+"""Where `kvitals notify` takes Alertmanager's messages."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Options:
     scrape_seconds: float = 5.0
     runbooks: str = f"https://kvitals.{PLACEHOLDER_HOST}/runbooks"
     boards: str = f"https://grafana.{PLACEHOLDER_HOST}"
-    receiver: str = "http://127.0.0.1:9477/api/v1/notify"  # takes Alertmanager's messages
+    receiver: str = f"http://127.0.0.1:9477{RECEIVER_PATH}"  # takes Alertmanager's messages
     slo_ttft_seconds: float = 2.0  # with agents the objectives are those that they export
     slo_itl_seconds: float = 0.2
     alerts: AlertSet = "core"  # what users feel and lost capacity; extended: every rule's alert as well
@@ -46,6 +49,11 @@ class Options:
     def windows(self) -> WindowDurations:
         """What `$window` and `$baseline` stand for."""
         return WindowDurations(duration(self.fast_seconds), duration(self.slow_seconds), BASELINE)
+
+
+def receiver_url(address: str) -> str:
+    """The URL that takes Alertmanager's messages, of an address with or without its path."""
+    return address if urlsplit(address).path.strip("/") else address.rstrip("/") + RECEIVER_PATH
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvitals.dashboards import alerts_files, boards, manifests, reference, runbooks
-from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_options import Options, receiver_url
 from kvitals.rules.loader import Knowledge, load, shipped_problems
 
 GENERATED = Path(__file__).with_name("generated")
@@ -143,7 +143,7 @@ def _options(args: argparse.Namespace) -> Options:
         scrape_seconds=args.scrape_interval,
         runbooks=args.runbooks.rstrip("/"),
         boards=args.boards.rstrip("/"),
-        receiver=args.receiver,
+        receiver=receiver_url(args.receiver),
         slo_ttft_seconds=args.slo_ttft,
         slo_itl_seconds=args.slo_itl,
         alerts=args.alerts,

@@ -7,6 +7,7 @@ That confirms the symptom, before its `for` or where the long window hides it, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -34,8 +35,9 @@ TRAFFIC = "traffic"
 
 Place = tuple[str, Labels]
 """A rule's code and an entity."""
-OpenSymptoms = set[tuple[Scope, Labels, str]]
-"""Scope and entity of whatever a cause of it is a cause of, and the code of an open symptom or of a cause of one."""
+OpenSymptoms = dict[tuple[Scope, Labels, str], float]
+"""Scope and entity of whatever a cause of it is a cause of, and the code of an open symptom or of a cause of one; since
+when the symptom is true, in seconds since the epoch, negative infinity where that is not known."""
 
 
 def _shown(hidden: Judgement, short: EvaluationSpan, since: float) -> Judgement:
@@ -128,10 +130,15 @@ def open_symptoms(found: Iterable[Judgement], around: Callable[[Judgement], Mapp
     fired = [j for j in found if j.outcome == "fired" and not j.over]
     explained = [j for j in fired if j.rule.kind == "symptom"]
     causes = [j for j in fired if j.rule.kind == "cause"]
-    open_: OpenSymptoms = set()
+    open_: OpenSymptoms = {}
+    since = [-math.inf if j.since is None else j.since for j in explained]
     while explained:
-        open_ |= {(scope, entity, j.rule.code) for j in explained for scope, entity in around(j).items()}
+        for j, began in zip(explained, since, strict=True):
+            for scope, entity in around(j).items():
+                place = (scope, entity, j.rule.code)
+                open_[place] = min(began, open_.get(place, math.inf))
         explained = [j for j in causes if explains_any(j, open_)]
+        since = [_since_of_symptoms(j, open_) for j in explained]
         causes = [j for j in causes if not explains_any(j, open_)]
     return open_
 
@@ -139,6 +146,12 @@ def open_symptoms(found: Iterable[Judgement], around: Callable[[Judgement], Mapp
 def explains_any(cause: Judgement, open_: OpenSymptoms) -> bool:
     """Whether a cause explains one of these on its entity."""
     return any((cause.rule.scope, cause.entity, code) in open_ for code in cause.rule.explains)
+
+
+def _since_of_symptoms(cause: Judgement, open_: OpenSymptoms) -> float:
+    """Since when the first symptom is true that a cause explains on its entity."""
+    places = ((cause.rule.scope, cause.entity, code) for code in cause.rule.explains)
+    return min((open_[place] for place in places if place in open_), default=-math.inf)
 
 
 def confirm_symptoms(
@@ -185,7 +198,8 @@ def add_hidden_causes(
     memory: Mapping[str, Memory],
 ) -> list[Judgement]:
     """Causes that only the short window shows count where they explain an open symptom. Each begins when a short window
-    first showed it, as `memory` has it, so it is one episode whichever window shows it later."""
+    first showed it, as `memory` has it, so it is one episode whichever window shows it later. The window is as long as
+    the oldest trouble of any engine: a cause does not begin with that, but with what it explains on its own."""
     true = {(j.rule.code, j.entity): j for j in in_short if j.outcome == "fired" and j.rule.kind == "cause"}
 
     def counted(judgement: Judgement) -> Judgement:
@@ -194,7 +208,8 @@ def add_hidden_causes(
             return judgement
         before = memory.get(hidden.key)
         since = before.true_since if before is not None and before.fired else None
-        return _shown(hidden, short, short.start if since is None else since)
+        began = max(short.start, _since_of_symptoms(hidden, open_))
+        return _shown(hidden, short, began if since is None else since)
 
     return [counted(judgement) for judgement in found]
 

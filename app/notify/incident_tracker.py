@@ -113,18 +113,21 @@ class _Dealing:
     def resolve(self, alerts: Sequence[Alert], here: Sequence[OpenIncident]) -> list[OpenIncident]:
         """Take resolved alerts from the incidents of an entity; those without any are over. Those that go on."""
         gone = {one.key for one in alerts if one.status == "resolved"}
+        left = {one.id: {key: alert for key, alert in one.open.items() if key not in gone} for one in here}
         going_on = []
         for incident in here:
-            left = {key: one for key, one in incident.open.items() if key not in gone}
-            if left:
-                after = incident if len(left) == len(incident.open) else msgspec.structs.replace(incident, open=left)
-                if after is not incident:
-                    self.out.incidents[after.id] = after
-                going_on.append(after)
+            if not left[incident.id]:
+                continue
+            after = incident
+            if len(left[incident.id]) < len(incident.open):
+                after = self.out.incidents[incident.id] = msgspec.structs.replace(incident, open=left[incident.id])
+            going_on.append(after)
+        for incident in here:
+            if left[incident.id]:
                 continue
             self.out.over.append(incident.id)
             links = self._links([one for one in alerts if one.key in incident.open], incident.code)
-            self.out.notices.append(resolved_notice(incident, self.received, links))
+            self.out.notices.append(resolved_notice(incident, self.received, links, going_on))
         return going_on
 
     async def fire(self, entity: dict[str, str], firing: Sequence[Alert], here: Sequence[OpenIncident]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from kvitals.app.notify import notice as notices
 from kvitals.app.notify.notice import Change, Link, Notice, NoticeAlert
 from kvitals.app.notify.queue import OpenIncident
 from kvitals.rules.finding import Finding, Triage
+
+_OF_ENTITY = re.compile(r": (engine|node|pool|cluster) [^:]*(:[^:]*)?$")
+"""How the summary of an alert of ours ends: whose it is, which a message says beside its title."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +86,11 @@ def notice_of(
 
 def incident_title(first: NoticeAlert, lead: Finding | None) -> str:
     """The title of an incident that began with an alert. One of other people's rules keeps its own words: what kvitals
-    found on the same engine need not be what the alert is about."""
-    own = first.summary or first.name
-    if lead is None:
+    found on the same engine need not be what the alert is about. A symptom that another alert reports is no title
+    either: it goes on where this alert ends."""
+    own = _OF_ENTITY.sub("", first.summary) if first.code else first.summary
+    own = own or first.name
+    if lead is None or (first.code and lead.kind == "symptom" and lead.code != first.code):
         return own
     return lead.title if first.code else f"{own}: {lead.title}"
 
@@ -99,8 +105,11 @@ def _open_question(found: Diagnosis) -> list[str]:
     ]
 
 
-def resolved_notice(incident: OpenIncident, at: float, links: list[Link]) -> Notice:
-    """The last message about an incident."""
+def resolved_notice(
+    incident: OpenIncident, at: float, links: list[Link], still_open: Sequence[OpenIncident] = ()
+) -> Notice:
+    """The last message about an incident. still_open: others of the same entity, which it must not seem to end."""
+    others = "; ".join(dict.fromkeys(one.title for one in still_open))
     return Notice(
         id=digest_of(incident.entity, f"{incident.id} resolved", at),
         incident=incident.id,
@@ -112,7 +121,7 @@ def resolved_notice(incident: OpenIncident, at: float, links: list[Link]) -> Not
         entity=entity_of(incident),
         began=incident.began,
         at=at,
-        judged="all of its alerts are resolved",
+        judged="all of its alerts are resolved" + (f"; still open here: {others}" if others else ""),
         code=incident.code,
         alerts=list(incident.open.values())[: notices.MAX_ALERTS],
         links=links,

@@ -19,6 +19,7 @@ from kvitals.app.agent_client import (
 )
 from kvitals.app.errors import NoEngineError
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup
+from kvitals.app.sources.losses import SourceLoss
 from kvitals.diagnoser.entities import ENTITIES, INFO
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import DocumentSource, Triage
@@ -27,6 +28,8 @@ from kvitals.series.recordings import Record
 from kvitals.series.types import Labels
 
 INTERVAL_SECONDS = 1.0
+SILENT_SECONDS = 5.0
+"""An engine that first answers after so long may have been stopped meanwhile; what was true then, nobody read."""
 FIRST_LOOK_SECONDS = 4.0  # the evidence's course begins here: shorter windows say nothing
 
 
@@ -48,13 +51,16 @@ class Collector:
             async for seconds in collector.collect(12): ...
             document = collector.document()
 
-    Without URLs it discovers the engines on this node; `said` tells what was found and what was learned.
+    Without URLs it discovers the engines on this node; `said` tells what was found and what was learned. contacted:
+    when the targets were first asked for something, in seconds since the epoch; None: now.
     """
 
-    def __init__(self, setup: Setup, urls: Sequence[str]) -> None:
+    def __init__(self, setup: Setup, urls: Sequence[str], contacted: float | None = None) -> None:
         name = ", ".join(urls) if urls else "this node"
         self.pipeline = Pipeline(setup, DocumentSource("live", name))
         self._urls = urls
+        self._contacted = time.time() if contacted is None else contacted
+        self._answered: float | None = None
         self._started: float | None = None
         self._last = 0.0
         self.said: list[str] = []
@@ -125,9 +131,17 @@ class Collector:
         self.pipeline.ingest_recorded(records)
         self._last = time.time()
         self._started = self._started or self._last
+        if self._answered is None and len(self.failures()) < len(self.targets):
+            self._answered = self._last
+            self._say_silence(self._answered - self._contacted)
         if done >= FIRST_LOOK_SECONDS:
             with contextlib.suppress(PromQLError):  # without this moment the course has a gap, and goes on
                 self.pipeline.look(self._last, done)
+
+    def _say_silence(self, seconds: float) -> None:
+        if seconds > SILENT_SECONDS:
+            silent = f"{self.pipeline.source.name} gave no answer for the first {seconds:.0f} s"
+            self.pipeline.losses = [SourceLoss(silent, self._contacted, self._last)]
 
     def document(self) -> Triage:
         """The verdict on what was seen so far, at most the configured window of it, without history. Raises

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvitals.app.errors import UsageError
-from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_options import Options, receiver_url
 from kvitals.dashboards.label_names import LABELS, Installation
 from kvitals.dashboards.monitoring_files import KINDS, ExportError, ExportRequest, export
 from kvitals.series.promql import PromQLError
@@ -147,7 +147,7 @@ def _options(args: argparse.Namespace) -> Options:
         scrape_seconds=parse_duration(args.scrape_interval, "--scrape-interval"),
         runbooks=parse_url(args.runbooks, "--runbooks:"),
         boards=parse_url(args.grafana, "--grafana:"),
-        receiver=parse_url(args.receiver, "--receiver:"),
+        receiver=receiver_url(parse_url(args.receiver, "--receiver:")),
         slo_ttft_seconds=slo.get("ttft_p99", usual.slo_ttft_seconds),
         slo_itl_seconds=slo.get("itl_p99", usual.slo_itl_seconds),
         alerts=args.alerts,

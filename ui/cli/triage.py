@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from kvitals.app.errors import UsageError
+from kvitals.app.errors import NoEngineError, UsageError
 from kvitals.app.sources.recording import Moments, judge_recording
 from kvitals.app.sources.recording_reader import span_of
 from kvitals.rules.finding import Triage, encode
@@ -183,16 +183,39 @@ def _since_change_there(args: argparse.Namespace) -> Triage:
         ) from None
 
 
+AGENT_SECONDS = 2.0
+"""What answers later whether it is an agent is read as an engine meanwhile: one that hangs is not to be waited for."""
+
+
 async def _live(args: argparse.Namespace) -> int:
-    from kvitals.app.sources.live import Collector, agent_document
+    from kvitals.app.sources.live import agent_document
 
     alone = parse_url(args.source[0]).removesuffix("/metrics") if len(args.source) == 1 else ""
-    if alone and (document := await agent_document(alone)) is not None:
-        if args.slo or args.rules:
-            status_console().print(
-                f"{args.source[0]} is an agent: it uses its own objectives and rules", style="yellow"
-            )
-        return _answer(document, args)
+    contacted = time.time()
+    asked = asyncio.ensure_future(agent_document(alone)) if alone else None
+    if asked is not None:
+        await asyncio.wait({asked}, timeout=AGENT_SECONDS)
+    if asked is not None and asked.done() and (document := asked.result()) is not None:
+        return _answer_of_agent(document, args)
+    try:
+        return await _observed(args, asked, contacted)
+    except NoEngineError:
+        if asked is not None and (document := await asked) is not None:
+            return _answer_of_agent(document, args)
+        raise
+
+
+def _answer_of_agent(document: Triage, args: argparse.Namespace) -> int:
+    if args.slo or args.rules:
+        status_console().print(f"{args.source[0]} is an agent: it uses its own objectives and rules", style="yellow")
+    return _answer(document, args)
+
+
+async def _observed(args: argparse.Namespace, asked: asyncio.Future[Triage | None] | None, contacted: float) -> int:
+    """Read the targets' pages and judge them. asked: the answer of the only URL, where it is an agent's after all;
+    contacted: when it was first asked. Raises NoEngineError."""
+    from kvitals.app.sources.live import Collector
+
     chosen = setup(args)
     seconds = parse_duration(args.look or LIVE, "--for")
     if seconds > chosen.config.agent.window:
@@ -200,11 +223,13 @@ async def _live(args: argparse.Namespace) -> int:
             f"--for {args.look}: at most {chosen.config.agent.window:.0f}s, the length of the window that is kept"
         )
     console = status_console()
-    async with Collector(chosen, args.source) as collector:
+    async with Collector(chosen, args.source, contacted) as collector:
         said = iter(collector.said)
         progress = f"observing {', '.join(collector.targets)}"
         with console.status(Text(progress)) as status:
             async for done in collector.collect(seconds, probe=args.probe):
+                if asked is not None and asked.done() and (document := asked.result()) is not None:
+                    return _answer_of_agent(document, args)
                 for line in said:  # once, and only where a target answers
                     console.print(line, style="dim")
                 status.update(Text(f"{progress}: {done:.0f} of {seconds:.0f} s"))

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import re
+import time
 from pathlib import Path
 
 import aiohttp
@@ -17,6 +19,7 @@ from kvitals.app.comparison import SignalPair, change, differences
 from kvitals.app.demo import FOLDER, HEAVY_TENANT, incidents
 from kvitals.app.pipeline import Setup
 from kvitals.app.serve_recorded import read_pages, serve
+from kvitals.app.sources import live
 from kvitals.app.sources.live import Collector, agent_document, is_agent
 from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
@@ -143,6 +146,25 @@ async def test_a_recorded_incident_served_as_a_target_is_an_engine_to_any_tool()
     finally:
         server.cancel()
         await asyncio.gather(server, return_exceptions=True)
+
+
+async def test_the_time_before_the_first_answer_is_not_called_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that was stopped for 35 s was waited for, and the 12 s after that were "No trouble found"."""
+    monkeypatch.setattr(live, "SILENT_SECONDS", 0.0)
+    port = free_port()
+    server = asyncio.create_task(serve(HEAVY_TENANT, port, Console(quiet=True)))
+    try:
+        await asyncio.sleep(0.3)
+        asked = time.time() - 7.0
+        async with Collector(Setup(load(), Config()), [f"http://127.0.0.1:{port}"], asked) as collector:
+            async for _ in collector.collect(1.0):
+                pass
+            document = collector.document()
+    finally:
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+    assert document.healthy is not True
+    assert any(re.search(r"gave no answer for the first [78] s$", one) for one in document.coverage.warnings)
 
 
 async def test_an_engine_is_asked_for_nothing_that_it_does_not_have() -> None:

@@ -19,7 +19,7 @@ from kvitals.dashboards.alerts_burn import BURNS, OBJECTIVES, RATES
 from kvitals.dashboards.alerts_conditions import expression, negative, positive
 from kvitals.dashboards.alerts_files import with_agents, without_agents
 from kvitals.dashboards.alerts_guards import GROUP, SCRAPES, SOURCES
-from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_options import Options, receiver_url
 from kvitals.dashboards.board_files import family_metrics, shipped_boards
 from kvitals.dashboards.generate import GENERATED
 from kvitals.dashboards.recording_cost import ONCE_A_MINUTE
@@ -282,3 +282,16 @@ def test_the_core_set_is_what_is_shipped() -> None:
     for flavour in ("agents", "engines"):
         shipped = yaml.safe_load((GENERATED / "prometheus" / flavour / "alerts.yaml").read_text())
         assert 20 <= len(rules(shipped)) <= 30
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("http://127.0.0.1:9477", "http://127.0.0.1:9477/api/v1/notify"),
+        ("https://kvitals.example.org/", "https://kvitals.example.org/api/v1/notify"),
+        ("https://proxy.example.org/kvitals/hook", "https://proxy.example.org/kvitals/hook"),
+    ],
+)
+def test_the_address_of_notify_is_enough_for_alertmanager(address: str, url: str) -> None:
+    """`--receiver http://127.0.0.1:9477` was written as it stands: each message would have got a 404."""
+    assert receiver_url(address) == url

@@ -19,7 +19,7 @@ from kvitals.diagnoser.cases.running import Bench
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.judgement import Judgement, Memory
 from kvitals.diagnoser.late_requests import beyond_chance
-from kvitals.diagnoser.short_window import open_symptoms, promote_causes
+from kvitals.diagnoser.short_window import add_hidden_causes, open_symptoms, promote_causes
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import headline
 from kvitals.rules.finding import DocumentSource
@@ -153,6 +153,22 @@ def test_what_explains_a_cause_of_an_open_symptom_counts_too() -> None:
     assert [j.outcome for j in promote_causes([twice], with_symptom)] == ["fired"]
     without_symptom = open_symptoms([cascade, twice], around)
     assert [j.outcome for j in promote_causes([twice], without_symptom)] == ["clear"]
+
+
+@pytest.mark.parametrize(("symptom_since", "expected"), [(1035.0, 1035.0), (990.0, 1010.0)])
+def test_a_hidden_cause_begins_with_what_it_explains_on_its_own_engine(symptom_since: float, expected: float) -> None:
+    """The short window is as long as the oldest trouble of any engine; a cause of another engine was said to have begun
+    then, 14 s before its symptom."""
+    engine, rules = Labels({"engine": "e"}), load().rules
+    long_window = Judgement(rules["KVC01"], engine, "clear", "", None)
+    in_short = msgspec.structs.replace(long_window, outcome="fired")
+    symptom = msgspec.structs.replace(
+        Judgement(rules["LAT01"], engine, "fired", "", None), since=symptom_since, since_at_least=False
+    )
+    open_ = open_symptoms([symptom, in_short], lambda _: {"engine": engine})
+    short = EvaluationSpan(1050.0, 40.0, 40.0, cold=True)
+    (shown,) = add_hidden_causes([in_short], [long_window], short, open_, {})
+    assert shown.since == expected
 
 
 def test_a_cause_does_not_come_and_go_with_the_length_of_the_window() -> None:

@@ -10,8 +10,8 @@ import pytest
 from kvitals.app.notify import incident_tracker
 from kvitals.app.notify.incident_tracker import Rules, SettledMessage, asked_again, look_again, settle
 from kvitals.app.notify.incoming import OURS, Alert, IncomingError, read
-from kvitals.app.notify.notice import Link, Notice, links
-from kvitals.app.notify.notice_builder import Diagnosis
+from kvitals.app.notify.notice import Link, Notice, NoticeAlert, links
+from kvitals.app.notify.notice_builder import Diagnosis, incident_title
 from kvitals.app.notify.queue import OpenIncident
 from kvitals.config import MuteTable
 from kvitals.rules.finding import Triage
@@ -197,6 +197,28 @@ async def test_it_is_over_when_all_of_it_is(full_cache: Triage) -> None:
     assert (last.status, last.incident, last.code) == ("resolved", first.incident, "KVC01")
     assert memory.known == {}
     assert (await memory.tell(alert("LAT03", "resolved"), at=AT + 95)).notices == []
+
+
+async def test_an_alert_that_ends_does_not_seem_to_end_another_symptom(full_cache: Triage) -> None:
+    """The queue's alert was told as "TTFT p99 above objective", its only finding. When the queue was gone, the message
+    said that TTFT was within its objective again, while it was at 20 s."""
+    memory = Memory(msgspec.structs.replace(full_cache, causes=[]))
+    queue = await memory.one(alert("SCH10"))
+    assert queue.title == "SCH10 on an engine" and "TTFT p99" in queue.verdict
+    late = await memory.one(alert("LAT01"))
+    assert late.incident != queue.incident
+    over = await memory.one(alert("SCH10", "resolved"), at=AT + 60)
+    assert (over.status, over.title) == ("resolved", "SCH10 on an engine")
+    assert over.judged == "all of its alerts are resolved; still open here: TTFT p99 may be above objective"
+    last = await memory.one(alert("LAT01", "resolved"), at=AT + 90)
+    assert last.judged == "all of its alerts are resolved"
+
+
+def test_a_title_does_not_repeat_whose_it_is() -> None:
+    ours = NoticeAlert("SCH10-queue-growing", "SCH10", "ticket", "Queue growing: engine 10.0.0.1:8000/0", "", AT)
+    assert incident_title(ours, None) == "Queue growing"
+    others = NoticeAlert("QueueHigh", "", "ticket", "Queue high: engine 10.0.0.1:8000/0", "", AT)
+    assert incident_title(others, None) == "Queue high: engine 10.0.0.1:8000/0"
 
 
 async def test_one_that_comes_back_is_another_incident(full_cache: Triage) -> None:
