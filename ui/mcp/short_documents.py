@@ -241,7 +241,8 @@ def utc(seconds: float) -> str:
 
 def short_triage(document: Triage, quoter: NameQuoter) -> ShortTriage:
     """The verdict, the leading causes, and what was not checked."""
-    leading = [*document.leading_causes, *document.telemetry]
+    leading = [one for one in document.leading if one not in document.symptoms]  # the first is the verdict's
+    engines = {one.entity.labels.get("engine") for one in document.symptoms}
 
     def build(sizes: Sizes) -> ShortTriage:
         causes = leading[: min(sizes.items, 3)]
@@ -253,7 +254,7 @@ def short_triage(document: Triage, quoter: NameQuoter) -> ShortTriage:
             healthy=document.healthy,
             verdict=quoter.sentence(document.verdict, sizes.characters),
             causes=[_short_finding(one, quoter, sizes) for one in causes],
-            symptoms=[f"{one.code_and_severity} {one.title}" for one in symptoms],
+            symptoms=[_symptom_text(one, several=len(engines) > 1) for one in symptoms],
             not_listed=document.coverage.fired - len(causes) - len(symptoms),
             rules_clear=document.coverage.clear,
             rules_not_checked=document.coverage.unknown,
@@ -412,6 +413,12 @@ def _side(side: ComparedSource, sizes: Sizes) -> ComparedVerdict:
     causes = [f"{one.code} {one.title}" for one in document.leading_causes[: sizes.items]]
     warnings = [quoter.sentence(one, sizes.characters) for one in document.coverage.warnings[: sizes.items]]
     return ComparedVerdict(bounded_name(side.name), verdict, causes, warnings)
+
+
+def _symptom_text(symptom: Finding, *, several: bool) -> str:
+    """several: symptoms are of more than one engine, so each names its own."""
+    whose = f" ({bounded_name(symptom.entity.title)})" if several else ""
+    return f"{symptom.code_and_severity} {symptom.title}{whose}"
 
 
 def _short_finding(finding: Finding, quoter: NameQuoter, sizes: Sizes) -> ShortFinding:

@@ -204,3 +204,23 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "healthy.kvcap").write_bytes(b"")
     with pytest.raises(UsageError, match="two sources are named"):
         OfferedSources([str(SHIPPED / "healthy.kvcap"), str(tmp_path)], Setup(load(), Config()))
+
+
+def test_an_engine_that_cannot_be_read_comes_first_as_in_the_verdict() -> None:
+    """The text began "ENG10: Engine metrics page cannot be read", with the lever of another engine's ENG10."""
+    first = offered().triage("heavy_tenant.kvcap", "")
+    gone = msgspec.structs.replace(
+        first.causes[0], id="TEL01/x", code="TEL01", kind="telemetry", severity="page", title="Engine cannot be read",
+        entity=Entity("engine", {"engine": "x"}, "x"), levers=[],
+    )  # fmt: skip
+    short = short_triage(msgspec.structs.replace(first, telemetry=[gone]), NameQuoter.of_document(first))
+    assert [one.code for one in short.causes][:2] == ["TEL01", first.causes[0].code]
+
+
+def test_symptoms_of_several_engines_name_theirs() -> None:
+    first = offered().triage("heavy_tenant.kvcap", "")
+    one = first.symptoms[0]
+    other = msgspec.structs.replace(one, id="y", entity=Entity("engine", {"engine": "y"}, "engine y"))
+    document = msgspec.structs.replace(first, symptoms=[one, other])
+    symptoms = short_triage(document, NameQuoter.of_document(first)).symptoms
+    assert len(set(symptoms)) == 2 and symptoms[1].endswith("(engine y)")

@@ -72,7 +72,8 @@ def _none(name: str, look: PageWindow | None, elsewhere: bool) -> None:
         )
     elif elsewhere and look is not None:
         header.show_empty(
-            "No request ended in this window", "The slowest stored requests ended at other times. Go back to now."
+            "No stored request ended in this window",
+            "kvitals keeps the slowest requests of a longer time, and these ended at other times. Go back to now.",
         )
     else:
         header.show_empty(

@@ -100,7 +100,8 @@ def _verdict(triage: Triage, zone: tzinfo | None) -> None:
         age = time.time() - triage.window.end
         if triage.source.kind == "prometheus" and age > header.OLD_SECONDS:
             st.caption(f":material/history: evaluated {span(age)} ago")
-        if triage.source.kind in ("agent", "live") and age > header.OLD_SECONDS:
+        is_now = state.picked_window() is None
+        if triage.source.kind in ("agent", "live") and is_now and age > header.OLD_SECONDS:
             st.markdown(f":material/history: **This answer is {span(age)} old.** The agent has stopped scraping.")
 
 
