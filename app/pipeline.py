@@ -54,26 +54,21 @@ def span_at(first: float, at: float, start: float | None = None) -> EvaluationSp
     """The span that a moment of a recording is judged over: the same on every surface.
 
     `first`: when the recording begins; `start`: when the window begins, where the user asks for one. Seconds since the
-    epoch. No window reaches back before the recording: a rate over a minute of which a quarter was seen is a quarter.
+    epoch. The window never reaches back before the recording.
     """
-    seen = at - first
-    window = at - max(start, first) if start is not None else min(FAST_SECONDS, seen)
-    fast = round(window, 3)  # as exact as `EvaluationSpan.at`
-    return EvaluationSpan(at, fast, slow_window(seen, fast), cold=seen < COLD_SECONDS)
+    window = at - max(start, first) if start is not None else min(FAST_SECONDS, at - first)
+    return EvaluationSpan(
+        at, round(window, 3), SLOW_SECONDS, cold=at - first < COLD_SECONDS
+    )  # as exact as `EvaluationSpan.at`
 
 
 def watched_span(first: float, at: float, asked: float = FAST_SECONDS) -> EvaluationSpan:
     """The span that a moment is judged over by who has watched since `first`, in seconds since the epoch. asked: the
-    short window in seconds, where there was so much to see."""
+    short window in seconds, where there was so much to see: a rate over a minute of which a quarter was seen is a
+    quarter."""
     seen = max(0.0, at - first)
     fast = min(asked, max(round(seen, 3), STEP_SECONDS))
-    return EvaluationSpan(at, fast, slow_window(seen, fast), seen=seen)
-
-
-def slow_window(seen: float, fast: float) -> float:
-    """The longest window, at most `SLOW_SECONDS`, of which all was seen: whole minutes, as each length is compiled
-    anew. Seconds; `fast` is the shortest."""
-    return max(fast, min(SLOW_SECONDS, seen // 60 * 60))
+    return EvaluationSpan(at, fast, SLOW_SECONDS, seen=seen)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
 from kvitals.dashboards.board_files import Board, family_metrics, shipped_boards
 from kvitals.dashboards.parsed import parse_once
-from kvitals.dashboards.recording_cost import LATENCY, needed_often, paced, shared_rates, with_shared_rates
+from kvitals.dashboards.recording_cost import LATENCY, evaluation_groups, needed_often, shared_rates, with_shared_rates
 from kvitals.dashboards.recording_raw import PageCoverage
 from kvitals.dashboards.recording_rules import DERIVED, RecordingRules, record
 from kvitals.rules.loader import Knowledge, family_of
@@ -102,7 +102,7 @@ def recording_groups(
         {"name": name, **scraped, "rules": rules} for name, rules in recorded.families.items()
     ]
     order = sorted(recorded.groups, key=lambda name: name == DERIVED)
-    for name, interval, rules in paced({name: recorded.groups[name] for name in order}, often):
+    for name, interval, rules in evaluation_groups({name: recorded.groups[name] for name in order}, often):
         made = with_shared_rates(rules, options)
         if name == LATENCY:
             made = [{"record": rate, "expr": expr} for rate, expr in shared_rates(options).items()] + made

@@ -71,7 +71,7 @@ def needed_often(recording: Iterable[Rule], read: Iterable[str]) -> frozenset[st
     return frozenset(found)
 
 
-def paced(
+def evaluation_groups(
     groups: Mapping[str, list[dict[str, Any]]], often: frozenset[str]
 ) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
     """Groups of signals: each one's name, interval (empty: that of the server) and rules. A group may become two."""

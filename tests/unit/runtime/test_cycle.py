@@ -57,23 +57,14 @@ async def test_a_moment_that_can_be_judged_is() -> None:
 
     pipeline = SimpleNamespace(observe_steps=observe, verdict=lambda: "All is well.", node=WATCHED)
     assert await judge(cast(Pipeline, pipeline), 2.0, Worker("judging")) == "All is well."
-    assert seen == [EvaluationSpan(2.0, 5.0, 5.0, seen=2.0)]
+    assert seen == [EvaluationSpan(2.0, 5.0, seen=2.0)]
 
 
-def test_no_window_is_longer_than_what_was_watched() -> None:
+def test_the_short_window_is_not_longer_than_what_was_watched() -> None:
     """A rate over a minute of which a quarter was seen is a quarter: an agent's first minute showed 72 tokens/s of
-    250, and what is of fifteen minutes was too low for as long."""
-    spans = {seen: watched_span(1000.0, 1000.0 + seen) for seen in (2.0, 15.0, 45.0, 60.0, 130.0, 899.0, 5000.0)}
-    windows = {seen: (span.fast, span.slow) for seen, span in spans.items()}
-    assert windows == {
-        2.0: (5.0, 5.0),
-        15.0: (15.0, 15.0),
-        45.0: (45.0, 45.0),
-        60.0: (60.0, 60.0),
-        130.0: (60.0, 120.0),
-        899.0: (60.0, 840.0),
-        5000.0: (60.0, 900.0),
-    }
+    250."""
+    watched = {seen: watched_span(1000.0, 1000.0 + seen).fast for seen in (2.0, 15.0, 45.0, 60.0, 5000.0)}
+    assert watched == {2.0: 5.0, 15.0: 15.0, 45.0: 45.0, 60.0: 60.0, 5000.0: 60.0}
 
 
 async def test_an_agent_that_has_just_started_calls_nothing_healthy() -> None:
