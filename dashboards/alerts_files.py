@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -49,13 +50,14 @@ def without_agents(
 
 
 def _often(recorded: RecordingRules, knowledge: Knowledge, options: Options) -> frozenset[str]:
-    """What is recorded at every evaluation, which is the same for the core and the extended set of alerts: a ticket of
-    the extended set can wait a minute."""
-    core = alert_rules(knowledge, recorded, replace(options, alerts="core"))
-    rules = [rule for group in core.groups.values() for rule in group]
+    """What is recorded at every evaluation: the same for both sets of alerts, so the extended one can be chosen without
+    other recording rules."""
+    alerts = alert_rules(knowledge, recorded, replace(options, alerts="extended"))
+    rules = [rule for group in alerts.groups.values() for rule in group]
     read = [text for rule in rules for text in (rule["expr"], *rule["annotations"].values())]
+    drawn = [json.dumps(board) for board in shipped_boards().values()]
     recording = [rule for group in recorded.groups.values() for rule in group]
-    return needed_often(recording, [*read, *manifests.scalers(knowledge).values()])
+    return needed_often(recording, [*read, *drawn, *manifests.scalers(knowledge).values()])
 
 
 def _read(knowledge: Knowledge, options: Options, boards: Iterable[Board]) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """What keeps the rules cheap: each is evaluated as often as somebody needs it, and what many read is computed once.
 
-A signal that an alert of the core set or an autoscaler reads is recorded at every evaluation; so is one of which
-another signal reads a range, as that counts its samples. Boards and people read the others: these are recorded once a
+A signal that an alert, a board or an autoscaler reads is recorded at every evaluation; so is one of which another
+signal reads a range, as that counts its samples. The others are there for who asks for them, and are recorded once a
 minute. The rates of the buckets of TTFT and ITL stand in thirteen and eight places; a rule records them for all.
 """
 
@@ -53,7 +53,7 @@ def with_shared_rates(rules: Iterable[Rule], options: Options) -> list[dict[str,
 
 
 def needed_often(recording: Iterable[Rule], read: Iterable[str]) -> frozenset[str]:
-    """The recorded names that are needed at every evaluation. read: the texts of alerts and autoscalers."""
+    """The recorded names that are needed at every evaluation. read: the texts of alerts, boards and autoscalers."""
     made = {rule["record"]: parse_once(rule["expr"]) for rule in recording}
     todo = [name for text in read for name in _SIGNAL.findall(text)]
     todo += [
