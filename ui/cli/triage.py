@@ -203,6 +203,9 @@ async def _live(args: argparse.Namespace) -> int:
         if asked is not None and (document := await asked) is not None:
             return _answer_of_agent(document, args)
         raise
+    finally:
+        if asked is not None:
+            asked.cancel()  # where it hangs, its answer is not needed any more
 
 
 def _answer_of_agent(document: Triage, args: argparse.Namespace) -> int:

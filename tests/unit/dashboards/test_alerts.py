@@ -104,7 +104,7 @@ def test_a_signal_comes_after_those_that_it_reads() -> None:
         assert all(order.index(read) < order.index(name) for read in reads(name, knowledge()))
     groups = flavours()["agents"][0]["groups"]
     names = [group["name"] for group in groups]
-    assert names[names.index(DERIVED) + 1 :] == [DERIVED + ONCE_A_MINUTE, GROUP, RATES]  # these read families alone
+    assert names[names.index(DERIVED) + 1 :] == [DERIVED + ONCE_A_MINUTE, GROUP, RATES]  # the last two read families
 
 
 def test_every_page_and_ticket_has_an_alert_and_nothing_else_has() -> None:
