@@ -21,6 +21,7 @@ _LASTING = ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (120, 60, "min"))
 """From so many seconds on, in units of so many."""
 UNKNOWN = "unknown"
 _SECONDS = re.compile(r"_seconds\b")
+_ACRONYM = re.compile(r"\b(?:ttft|itl|tpot|kv|gpu|cpu|slo|http|rpc|rdma|oom|pcie|dram)\b")
 _BRACKETS = re.compile(r" \([^()]*\)")
 _SENTENCE_END = re.compile(r"(?<=[.;]) +(?=[A-Z{])")
 MORE_DIGITS = 8
@@ -106,7 +107,8 @@ def clock_text(at: float) -> str:
 
 def plain(name: str) -> str:
     """A signal's name as words, or those of a formula. Its value has the unit."""
-    return _SECONDS.sub("", name).replace("_", " ")
+    words = _SECONDS.sub("", name).replace("_", " ")
+    return _ACRONYM.sub(lambda match: match.group().upper(), words)
 
 
 def lower_title(title: str) -> str:

@@ -58,7 +58,7 @@ def of_finding(finding: Finding, triage: Triage) -> None:
         link("Requests", "requests", "swap_vert")
         link(f"Rule {finding.code}", "rules", "menu_book", rule=finding.code)
         if simulated := _replayed(finding) or _simulated(finding, triage):
-            link("What if", "what-if", "science", lever=simulated)
+            link("What if", "what-if", "science", lever=simulated, engine=labels.get("engine", ""))
 
 
 def _earliest(triage: Triage) -> float:
@@ -77,4 +77,5 @@ def _replayed(finding: Finding) -> str:
 
 def _simulated(finding: Finding, triage: Triage) -> str:
     """The first lever whose setting the twin of the engine simulates; empty: there is none."""
-    return next((one.lever for one in advised_settings(triage) if one.code == finding.code), "")
+    of = (finding.code, finding.entity.labels.get("engine", ""))
+    return next((one.lever for one in advised_settings(triage) if (one.code, one.engine) == of), "")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from kvitals.rules.finding import DocumentSource
-from kvitals.ui.web import graphs, header, links
+from kvitals.diagnoser.text import plain
+from kvitals.rules.finding import DocumentSource, Entity, Measure
+from kvitals.ui.web import graphs, header, links, source_registry
 from kvitals.ui.web.sources.base import ChartLine, Happening, PageWindow
+from kvitals.ui.web.views import settings_forecast
 from kvitals.ui.web.views.happenings import heat_rows, natural
 from tests.unit.web import documents
-from tests.unit.web.looking import run, sound, words
+from tests.unit.web.looking import AppTest, run, sound, words
 from tests.unit.web.stub import Stub, stub_api
 
 CASCADE, HEAVY = "demo:eviction_cascade", "demo:heavy_tenant"
@@ -63,13 +66,55 @@ def test_a_link_picks_on_its_page_and_stays_in_the_address() -> None:
 def test_a_link_picks_an_engine_a_tenant_and_a_request() -> None:
     engine = run("engine", source=CASCADE, engine="engine")
     assert "**:material/error: Unhealthy** Noisy tenant evicts" in words(engine)
-    assert "`TEN02`" in words(engine) and "**kv usage p90**" in words(engine)
+    assert "`TEN02`" in words(engine) and "**KV usage p90**" in words(engine)
     tenant = run("tenants", source=CASCADE, tenant="t-7t3xmotuqe")
     assert "slowest requests of t-7t3xmotuqe" in words(tenant)
     name = "85c6b39cf10c48a797803c762ad05e92"
     request = run("requests", source=CASCADE, request=name)
     assert "tokens: prompt 488, cached 320, output 24" in words(request)
     assert request.query_params["request"] == name
+
+
+def test_what_if_of_a_finding_is_of_its_engine(api: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two engines get the same lever with other settings; the link named the lever alone and opened the first one's."""
+    asked = []
+    monkeypatch.setattr(settings_forecast, "_ask", lambda place, settings, engine: asked.append((settings, engine)))
+    first = documents.kv_full()
+    other = Entity(kind="engine", labels={"engine": "engine-b"}, title="engine-b")
+    levers = [replace(one, setting=replace(one.setting, to="64")) for one in first.levers if "seqs" in one.lever]
+    api.say(documents.document(causes=[first, replace(first, id="second", entity=other, levers=levers)]))
+    run("what-if", lever="lower-max-num-seqs", engine="engine-b")
+    assert asked == [(["max-num-seqs=64"], "engine-b")]
+
+
+def test_the_fleet_writes_figures_and_verdicts_as_the_terminal_does() -> None:
+    """It wrote "4.975 s" for "4.98 s", "None", and a note's title beside the worst severity."""
+    triage = source_registry.open_source(CASCADE).findings(None)
+    [row] = triage.engines
+    [shown] = run("fleet", source=CASCADE).dataframe[0].value.to_dict("records")
+    assert shown["verdict"] == row.verdict
+    known = {plain(name): one for name, one in row.figures.items() if one.text}
+    assert known.keys() & shown.keys(), shown
+    for title in known.keys() & shown.keys():
+        assert shown[title] == known[title].value, title
+
+
+def test_a_table_shows_the_text_of_a_figure_and_sorts_by_its_value() -> None:
+    rows = [
+        {"engine": "a", "TTFT p99": Measure("ttft_p99_seconds", 4.975, "seconds", "4.98 s")},
+        {"engine": "b"},
+        {"engine": "c", "TTFT p99": Measure("ttft_p99_seconds", None, "seconds", "above the last bucket")},
+    ]
+
+    def page(rows: list) -> None:  # type: ignore[type-arg]
+        from kvitals.ui.web import tables
+
+        tables.show(rows, "rows")
+
+    [table] = AppTest.from_function(page, args=(rows,)).run().dataframe
+    assert list(table.value["TTFT p99"])[::2] == [4.975, math.inf]
+    written = table.proto.arrow_data.styler.display_values
+    assert b"4.98 s" in written and b"above the last bucket" in written
 
 
 def test_what_a_link_does_not_find_is_left_out() -> None:

@@ -22,6 +22,7 @@ SIGNALS = (
     *("ttft_p99_seconds", "itl_p99_seconds", "kv_usage_p90", "waiting_avg", "running_avg", "prefix_hit_ratio"),
     "generation_tokens_per_second",
 )
+"""Figures of the table, and what engines are compared by."""
 _RANK = {"page": 0, "ticket": 1, "info": 2}
 LINKED = 12
 """Engines with a link of their own above the table, in its order."""
@@ -43,10 +44,10 @@ def show(place: str, look: PageWindow | None) -> None:
     worst = _by_engine(fired)
     _figures(engines, worst)
     values = _values(triage)
-    rows = _selected(triage, fired)
+    rows = _selected(triage)
     happenings.heat_map(place, data.window(place, look), rows)
     _engine_links(rows)
-    _table(rows, fired, values)
+    _table(rows)
     _groups(engines, worst)
     _wide(fired)
     _outliers(values)
@@ -84,12 +85,11 @@ def _values(triage: Triage) -> dict[str, dict[str, float]]:
     return {name: found[name] for name in SIGNALS if name in found}
 
 
-def _selected(triage: Triage, fired: Sequence[Finding]) -> list[EngineRow]:
+def _selected(triage: Triage) -> list[EngineRow]:
     """The engines that match the search, in the chosen order."""
     rows = list(triage.engines)
     if len(rows) < 2:
         return rows
-    titles = {f.id: f.title for f in fired}
     with st.container(horizontal=True, vertical_alignment="bottom", key="fleet-search"):
         wanted = st.text_input(
             "Search", max_chars=100, placeholder="name, pool, model, node or cause", key="fleet-word"
@@ -99,7 +99,7 @@ def _selected(triage: Triage, fired: Sequence[Finding]) -> list[EngineRow]:
 
     def text(row: EngineRow) -> str:
         parts = [row.entity.title, *row.entity.labels.values(), *row.about.values()]
-        return " ".join([*parts, happenings.first_cause(row, titles)]).lower()
+        return " ".join([*parts, row.verdict]).lower()
 
     rows = [row for row in rows if all(word in text(row) for word in words)]
     rows.sort(key=lambda row: happenings.natural(row.entity.title))
@@ -121,24 +121,23 @@ def _engine_links(rows: Sequence[EngineRow]) -> None:
             links.link(row.entity.title, "engine", "developer_board", engine=row.entity.title)
 
 
-def _table(selected: Sequence[EngineRow], fired: Sequence[Finding], values: Mapping[str, Mapping[str, float]]) -> None:
-    titles = {f.id: f.title for f in fired}
-    rows = []
+def _table(selected: Sequence[EngineRow]) -> None:
+    rows: list[dict[str, Any]] = []
     for one in selected[:TOP]:
         name = one.entity.title
         row: dict[str, Any] = {
             "engine": name,
             "worst": one.severity or "",
-            "what": happenings.first_cause(one, titles) or "nothing found",
+            "verdict": one.verdict,
             "findings": len(one.findings),
         }
-        row |= {plain(signal): of.get(name) for signal, of in values.items()}
+        known = {name: one.figures[name] for name in SIGNALS if name in one.figures}
+        row |= {plain(name): measure for name, measure in known.items() if measure.text}
         rows.append(row | {k: label for k in _GROUPS if (label := _label(one, k))})
-    known = source_registry.knowledge().signals
-    formats = {"ratio": "percent", "seconds": "%.3f s"}
-    config: dict[str, Any] = {plain(name): tables.number(formats.get(known[name].unit, "%.1f")) for name in values}
-    config["engine"] = st.column_config.TextColumn(pinned=True)
-    config["what"] = st.column_config.TextColumn(width=330)
+    config = {
+        "engine": st.column_config.TextColumn(pinned=True),
+        "verdict": st.column_config.TextColumn(width=330),
+    }
     tables.show(rows, "engines", config, most=460)
     if len(selected) > TOP:
         st.caption(f"the first {TOP} of {len(selected):,}")

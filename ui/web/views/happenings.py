@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
@@ -72,8 +72,3 @@ def natural(name: str) -> tuple[Any, ...]:
 def severity_order(row: EngineRow) -> tuple[int, int]:
     """The worst engine first."""
     return (_RANK.get(row.severity or "", 9), -len(row.findings))
-
-
-def first_cause(row: EngineRow, titles: Mapping[str, str]) -> str:
-    """The title of the engine's first finding, which is its own cause where it has one."""
-    return next((titles[one] for one in row.findings if one in titles), "")

@@ -25,10 +25,10 @@ TILES = (
 _ANSWER, _ADVISED = "settings-answer", "settings-advised"
 
 
-def show(place: str, triage: Triage, lever: str) -> None:
-    """The form, then each engine's forecast. lever: that a link names; empty: none."""
+def show(place: str, triage: Triage, lever: str, engine: str) -> None:
+    """The form, then each engine's forecast. lever, engine: that a link names; empty: none."""
     flags = _flags(triage)
-    flag, value, linked = _filled_in(place, triage, lever)
+    flag, value, linked = _filled_in(place, triage, lever, engine)
     # Defaults, and no values set by key: of those the browser has lost the text field's.
     with st.form("settings"):
         first, first_value, second, second_value = st.columns(4)
@@ -44,7 +44,7 @@ def show(place: str, triage: Triage, lever: str) -> None:
         ]
         asked = st.form_submit_button("Predict", type="primary", icon=":material/play_arrow:")
     if asked or linked:
-        _ask(place, [one for one in settings if one])
+        _ask(place, [one for one in settings if one], engine)
     kept = st.session_state.get(_ANSWER)
     if kept is not None and kept[0] == place:
         for number, document in enumerate(kept[1]):
@@ -62,11 +62,11 @@ def _flags(triage: Triage) -> list[str]:
     return [flag.name for system in sorted(systems or FLAGS.keys(), reverse=True) for flag in FLAGS[system]]
 
 
-def _filled_in(place: str, triage: Triage, lever: str) -> tuple[str, str, bool]:
+def _filled_in(place: str, triage: Triage, lever: str, engine: str) -> tuple[str, str, bool]:
     """The flag and the value that the form begins with: of the lever that a link names, else of the first lever that
     sets something; and whether a link names it now. Until the next link they stay, whatever a live source advises."""
     advised = advised_settings(triage)
-    named = [one for one in advised if one.lever == lever]
+    named = [one for one in advised if one.lever == lever and engine in ("", one.engine)]
     kept = st.session_state.get(_ADVISED)
     if named or kept is None or kept[0] != place:
         kept = (place, (named or advised)[0].text if named or advised else "")
@@ -80,7 +80,8 @@ def _setting(flag: str | None, value: str) -> str:
     return f"{flag}={value.strip()}" if flag and value.strip() else ""
 
 
-def _ask(place: str, settings: list[str]) -> None:
+def _ask(place: str, settings: list[str], engine: str) -> None:
+    """Predict for each engine; `engine`, where a link names one, stands first."""
     st.session_state.pop(_ANSWER, None)
     if not settings:
         header.show_empty("No value is given", "Write the value of the setting, such as 16.")
@@ -92,6 +93,7 @@ def _ask(place: str, settings: list[str]) -> None:
     try:
         with st.spinner("simulating"):
             documents = msgspec.json.decode(ask(asked).out, type=list[TwinDocument])
+        documents.sort(key=lambda document: document.engine.get("engine") != engine)
         st.session_state[_ANSWER] = (place, documents)
     except UnansweredError as error:
         header.failure(error.failure, key="settings-failure")

@@ -36,22 +36,22 @@ MAX_TEXT = 200
 def show(place: str, look: PageWindow | None) -> None:
     """The twin of each engine, then the lookups replayed."""
     triage = data.triage(place, look)  # first: while there is none, the link's lever is not taken
-    lever = state.take_pick("lever")
+    lever, engine = state.take_pick("lever"), state.take_pick("engine")
     st.markdown("### Latency and throughput with other settings")
-    settings_forecast.show(place, triage, lever)
+    settings_forecast.show(place, triage, lever, engine)
     st.markdown("### Hit rate with another cache, routing or eviction")
     try:
-        _replay(place, look, lever)
+        _replay(place, look, lever, engine)
     except UnansweredError as error:
         header.failure(error.failure, key="lookups-failure")
 
 
-def _replay(place: str, look: PageWindow | None, lever: str) -> None:
+def _replay(place: str, look: PageWindow | None, lever: str, engine: str) -> None:
     """The form, then its rows. Raises UnansweredError, NotYetError."""
     # All look-ups are replayed, whatever the window: a cache's past is part of what it finds.
     of = replace(data.lookups(place), title=source_registry.place_name(place))
     _about(of)
-    linked = _linked(place, look, of, lever)
+    linked = _linked(place, look, of, lever, engine)
     with st.form("what-if"):
         first, second = st.columns(2)
         capacities = first.text_input(
@@ -91,7 +91,7 @@ def _replay(place: str, look: PageWindow | None, lever: str) -> None:
     _answer(replace(of, today=size), plan, rows)
 
 
-def _linked(place: str, look: PageWindow | None, of: Lookups, named: str) -> bool:
+def _linked(place: str, look: PageWindow | None, of: Lookups, named: str, engine: str) -> bool:
     """Fill the form in with the replay of the lever that a link names; whether there is one."""
     lever = source_registry.knowledge().levers.get(named)
     if lever is None or lever.replay is None or not of.today:
@@ -99,7 +99,7 @@ def _linked(place: str, look: PageWindow | None, of: Lookups, named: str) -> boo
     how = lever.replay
     size = f"{how.capacity:g}x"
     if how.by_setting:
-        size = _setting(data.triage(place, look), lever.name) or size
+        size = _setting(data.triage(place, look), lever.name, engine) or size
     st.session_state["what-if-capacities"] = "1x" if size == "1x" else f"1x,{size}"
     st.session_state["what-if-policies"] = list(dict.fromkeys(["lru", how.policy]))
     st.session_state["what-if-routings"] = list(dict.fromkeys(["round-robin", *([how.routing] if how.routing else [])]))
@@ -107,9 +107,11 @@ def _linked(place: str, look: PageWindow | None, of: Lookups, named: str) -> boo
     return True
 
 
-def _setting(triage: Triage, lever: str) -> str:
-    """The number of blocks that the document proposes for a lever; empty: it proposes none."""
-    advices = [one for finding in triage.causes for one in finding.levers if one.lever == lever and one.setting]
+def _setting(triage: Triage, lever: str, engine: str) -> str:
+    """The number of blocks that the document proposes for a lever, on `engine` where a link names one; empty: it
+    proposes none."""
+    causes = [one for one in triage.causes if engine in ("", one.entity.labels.get("engine", ""))]
+    advices = [one for finding in causes for one in finding.levers if one.lever == lever and one.setting]
     return next((one.setting.to for one in advices if one.setting and one.setting.to.isdigit()), "")
 
 
