@@ -35,7 +35,7 @@ from kvitals.rules.finding import (
 from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, parameters
 from kvitals.rules.model import EvidenceQuery, Quantity, Rule, Severity
 from kvitals.rules.proof import proof_of
-from kvitals.series.promql import Series
+from kvitals.series.promql import Series, Vector
 from kvitals.series.types import METRIC_NAME, Labels
 
 CERTAINTY = {"high": 0.9, "medium": 0.65, "low": 0.4}
@@ -358,26 +358,12 @@ class Findings:
     def _evidence(self, query: EvidenceQuery, judgement: Judgement) -> Evidence:
         entity, text = judgement.entity, self._ask.written(judgement, query.query)
         now = self._ask.answer(judgement, text)
-        if isinstance(now, float):
-            number: float | None = now
-        else:
-            mine = [v for labels, v in zip(now.labels, now.values, strict=True) if labels.keep(list(entity)) == entity]
-            number = float(mine[0]) if mine else None
-        lines: list[EvidenceLine] = []
-        for series in self._course(text):
-            if series.labels.keep(list(entity)) == entity and len(lines) < MAX_EVIDENCE_LINES:
-                rest = dict(series.labels.drop(*entity, METRIC_NAME))
-                points = [
-                    Point(round(float(t), 3), float(v))
-                    for t, v in zip(series.times, series.values, strict=True)
-                    if math.isfinite(v)  # JSON knows no other numbers
-                ]
-                if points:
-                    lines.append(EvidenceLine(rest, points))
+        number, of = (now, "") if isinstance(now, float) else _largest(now, entity)
+        lines = self._lines(text, entity)
         name = text.strip().removeprefix(SIGNAL_PREFIX)
         window = self._window_of(name, judgement)
         other = window if window is not None and abs(window - self.span.fast) > SAME_SECONDS else None
-        return Evidence(query.title, text, query.unit, render(number, query.unit), lines, other)
+        return Evidence(query.title, text, query.unit, f"{render(number, query.unit)}{of}", lines, other)
 
     def _window_of(self, name: str, judgement: Judgement) -> float | None:
         """The seconds that a signal of a finding looks over; None of what is no signal, or looks over no window."""
@@ -453,6 +439,23 @@ class Findings:
                 found.append(Unknown(plain(name), missing.why, missing.remedy, missing.lacks))
         return found
 
+    def _lines(self, text: str, entity: Labels) -> list[EvidenceLine]:
+        """The course of a query of evidence, the line that ends highest first."""
+        lines: list[EvidenceLine] = []
+        for series in self._course(text):
+            if series.labels.keep(list(entity)) != entity:
+                continue
+            rest = dict(series.labels.drop(*entity, METRIC_NAME))
+            points = [
+                Point(round(float(t), 3), float(v))
+                for t, v in zip(series.times, series.values, strict=True)
+                if math.isfinite(v)  # JSON knows no other numbers
+            ]
+            if points:
+                lines.append(EvidenceLine(rest, points))
+        lines.sort(key=lambda line: (line.points[-1].t, line.points[-1].value), reverse=True)
+        return lines[:MAX_EVIDENCE_LINES]
+
     def _next_check(self, rule: Rule) -> str:
         first = rule.evidence[0]
         return f"after a change, watch {lower_title(first.title)} for a few minutes: {first.query.strip()}"
@@ -471,3 +474,17 @@ def in_words(confidence: float) -> str:
     if confidence >= 0.8:
         return "high"
     return "medium" if confidence >= 0.55 else "low"
+
+
+def _largest(found: Vector, entity: Labels) -> tuple[float | None, str]:
+    """The largest of an entity's series, and whose it is where the query tells that, as ` (tenant-7)`."""
+    mine = [
+        (float(value), labels)
+        for labels, value in zip(found.labels, found.values, strict=True)
+        if labels.keep(list(entity)) == entity
+    ]
+    if not mine:
+        return None, ""
+    value, labels = max(mine, key=lambda one: one[0])
+    names = [name for name in labels.drop(*entity, METRIC_NAME).values() if name]
+    return value, f" ({', '.join(names)})" if names else ""

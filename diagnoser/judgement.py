@@ -134,7 +134,7 @@ def too_early(
     """A rule whose condition holds, for less than is needed. It is clear, but unknown while nobody has watched for as
     long as that: the condition may have held long before. Both in seconds."""
     needed = needed_duration(rule, proven=proven)
-    reason = f"true for {render(held, 'seconds')}, it counts after {needed}"
+    reason = f"true for {render(held, 'seconds')}, it counts after {render(seconds(needed), 'seconds')}"
     early = Judgement(rule, entity, "clear", reason, verdict, memory.true_since, early=held, unproven=not proven)
     if watched >= seconds(needed):
         return early

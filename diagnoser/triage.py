@@ -12,7 +12,7 @@ import msgspec
 from kvitals.diagnoser.entities import IN_FRONT, entity_title, not_for
 from kvitals.diagnoser.evaluator import SEVERAL_PROCESSES, TRAFFIC, UNREADABLE, Judge
 from kvitals.diagnoser.findings import Findings, Mute
-from kvitals.diagnoser.judgement import Judgement, harmless
+from kvitals.diagnoser.judgement import Judgement, harmless, seconds
 from kvitals.diagnoser.reasons import missing_signals
 from kvitals.diagnoser.short_window import SHORTEST_SECONDS
 from kvitals.diagnoser.signals import EvaluationSpan
@@ -425,7 +425,7 @@ def verdict(
     core = [j for j in judgements if j.rule.core]
     if early := pending_judgements(judgements):
         soon = early[0]
-        lasting = f"“{soon.title}” is true, and counts if it stays so for {soon.needed}."
+        lasting = f"“{soon.title}” is true, and counts if it stays so for {render(seconds(soon.needed), 'seconds')}."
         return f"Too early to judge: {lasting} {figures}".rstrip()
     if healthy:
         return f"No trouble found: {measured}{', ' * bool(measured)}{len(core)} core checks clear or not applicable."

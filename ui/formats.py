@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from kvitals.rules.finding import Finding
+
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 PHASE_STYLES = {
     "gateway": "blue",
@@ -46,6 +48,11 @@ def bar(share: float, width: int) -> str:
 def moment(t: float) -> str:
     """Seconds since the epoch for people, UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(t))
+
+
+def since_text(finding: Finding, began: str) -> str:
+    """Since when a finding holds, with the moment `began` as the reader's clock has it."""
+    return f"{began} or earlier" if finding.since_at_least else began
 
 
 def short(count: float) -> str:

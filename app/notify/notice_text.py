@@ -45,8 +45,10 @@ def action(notice: Notice) -> str:
 
 
 def foot(notice: Notice) -> str:
-    """Since when, how sure, and who says so."""
-    said = [f"since {moment(notice.began)}"]
+    """Since when, how sure, and who says so. An alert waits before it fires: its finding began earlier."""
+    cause = notice.finding
+    said = [f"{cause.code} since {moment(cause.since)}"] if cause is not None and cause.since is not None else []
+    said.append(f"alert since {moment(notice.began)}")
     if notice.confidence:
         said.append(f"confidence {notice.confidence}")
     said.append(notice.judged)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from kvitals.diagnoser.text import render as render_value
 from kvitals.rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, RuledOut, SinceChange, Triage
+from kvitals.ui.formats import since_text
 
 SEVERITY_STYLE = {"page": "bold red", "ticket": "bold yellow", "info": "bold cyan"}
 _BARS = "▁▂▃▄▅▆▇█"
@@ -156,8 +157,7 @@ def _finding(finding: Finding, console: Console, verbose: bool, explained: Seque
     console.print(head)
     console.print(_indent(finding.conclusion))
     if finding.since is not None:
-        least = "at least " if finding.since_at_least else ""
-        console.print(_indent(Text(f"since {least}{moment(finding.since)}", style="dim")))
+        console.print(_indent(Text(f"since {since_text(finding, moment(finding.since))}", style="dim")))
     if finding.confidence_why and finding.kind != "telemetry":
         console.print(_indent(Text(f"confidence: {'; '.join(finding.confidence_why)}", style="dim")))
     _proof(finding.evidence, console, verbose)
@@ -178,10 +178,11 @@ def _proof(evidence: Sequence[Evidence], console: Console, verbose: bool) -> Non
     table = Table.grid(padding=(0, 2))
     for item in evidence:
         values = [p.value for p in item.lines[0].points] if item.lines else []
+        newest = max((line.points[-1].t for line in item.lines), default=0.0)
+        last = [(line.labels.values(), line.points[-1]) for line in item.lines if line.points[-1].t == newest]
         shown = item.text
-        if item.lines and item.lines[0].labels:
-            newest = max(line.points[-1].t for line in item.lines)
-            shown = ", ".join(" ".join(line.labels.values()) for line in item.lines if line.points[-1].t == newest)
+        if len(last) > 1:
+            shown = ", ".join(f"{' '.join(names)} {render_value(point.value, item.unit)}" for names, point in last)
         if item.window is not None:
             shown += f" (last {render_value(item.window, 'seconds')})"
         table.add_row(item.title, Text(shown, style="bold"), spark(values))

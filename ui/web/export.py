@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kvitals.app.escaping.markdown import code
 from kvitals.app.escaping.markdown import text as plain
 from kvitals.rules.finding import Finding, LeverAdvice, Triage
+from kvitals.ui.formats import since_text
 from kvitals.ui.web.page_text import moment
 
 
@@ -47,8 +48,8 @@ def impact(triage: Triage, lead: Finding) -> str:
 def incident(triage: Triage, link: str) -> str:
     """The first finding for a chat: what, who, since when, its impact, the first lever, and a link to the moment."""
     lead = triage.leading[0]
-    least = "at least " if lead.since_at_least else ""
-    since = f"{least}{moment(lead.since)}" if lead.since is not None else f"before {moment(triage.window.start)}"
+    seen = f"unknown, seen since {moment(triage.window.start)}"
+    since = since_text(lead, moment(lead.since)) if lead.since is not None else seen
     lines = [
         f"**{plain(triage.verdict)}** ({lead.code}, {lead.severity})",
         "",
@@ -82,9 +83,9 @@ def _finding(finding: Finding) -> Iterator[str]:
     yield plain(finding.conclusion)
     yield ""
     if finding.since is not None:
-        yield f"Since {'at least ' if finding.since_at_least else ''}{moment(finding.since)}."
+        yield f"Since {since_text(finding, moment(finding.since))}."
     if finding.confidence_words:
-        yield f"Confidence {finding.confidence_words} ({finding.confidence:.0%})."
+        yield f"Confidence {finding.confidence_words} ({finding.confidence:.2f})."
     if finding.evidence:
         yield ""
         yield "| proof | value | query |"

@@ -80,7 +80,7 @@ BROKEN = {
     "no key": ("expect: fired", "expected: fired", "unknown field `expected`"),
     "a title twice": ("some wait, as they do", "no request arrives", "a second case has the title 'no request"),
     "a code of nobody": ("code: OWN07", "code: OWN08", "it has cases of OWN08, so its name must be OWN08.yaml"),
-    "too short": ('"20x30"', '"2x26 90x3"', "it counts after 1m"),
+    "too short": ('"20x30"', '"2x26 90x3"', "it counts after 60 s"),
     "no time between samples": ("says: \"20 requests wait\"", "interval: 0s", "7: Expected `str` matching regex"),
     "a moment far away": ("says: \"20 requests wait\"", "at: 900d", "moments to evaluate, at most 20,000"),
 }  # fmt: skip

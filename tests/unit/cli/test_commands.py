@@ -72,7 +72,7 @@ def test_a_window_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
 def test_compare_shows_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(capsys, "compare", f"{HEAVY_TENANT}@+55s", str(HEAVY_TENANT))
     assert code == 0
-    assert "kv usage p90" in out
+    assert "KV usage p90" in out
     assert not [line for line in out.splitlines() if line.startswith("slots ")]  # the same on both sides
 
 
@@ -319,7 +319,7 @@ def test_compare_names_the_window_and_the_entity_of_each_figure(capsys: pytest.C
     assert head.split() == ["signal", "of", "A", "B", "B", "is", "over"]
     rows = lines[lines.index(head) + 1 : -1]
     assert len(rows) == ROWS
-    assert rows[0].startswith("ttft p99 ") and rows[0].rstrip().endswith("20 s / 60 s")
+    assert rows[0].startswith("TTFT p99 ") and rows[0].rstrip().endswith("20 s / 60 s")
     assert "objectives: ttft_p99 2 s" in out
     assert lines[-1].endswith("more signals differ by 10 % or more: --all")
 

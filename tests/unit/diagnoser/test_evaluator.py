@@ -81,7 +81,7 @@ def test_a_breach_must_last_before_it_fires() -> None:
     assert engine.outcome().outcome == "clear"
     engine.live(20, slow=True)
     assert engine.outcome().outcome == "clear"
-    assert "it counts after 30s" in engine.outcome().reason
+    assert "it counts after 30 s" in engine.outcome().reason
     engine.live(30, slow=True)
     assert engine.outcome().outcome == "fired"
     assert engine.outcome().since == pytest.approx(10_060, abs=10)
@@ -96,7 +96,7 @@ def test_a_breach_that_the_buckets_do_not_prove_must_last_for_two_minutes() -> N
     span = EvaluationSpan(engine.at - STEP, fast=20.0)
     said = headline(engine.judge, engine.judgements, span)
     assert said == (
-        "Too early to judge: “TTFT p99 may be above objective” is true, and counts if it stays so for 2m. "
+        "Too early to judge: “TTFT p99 may be above objective” is true, and counts if it stays so for 2 min. "
         "TTFT p99 is 9.91 s; the objective is 2 s (median 5.75 s)."
     )
     engine.live(70, slow=True)

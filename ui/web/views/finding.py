@@ -9,6 +9,7 @@ from datetime import tzinfo
 import streamlit as st
 
 from kvitals.rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, Triage
+from kvitals.ui.formats import since_text
 from kvitals.ui.web import export, links, state
 from kvitals.ui.web.charts import chart, show
 from kvitals.ui.web.page_text import count, inline_code, literal, moment
@@ -68,7 +69,7 @@ def _badges(finding: Finding) -> str:
         f":gray-badge[:material/dns: {literal(finding.entity.title)}]",
     ]
     if finding.confidence_words:
-        words = f"confidence {finding.confidence_words} ({finding.confidence:.0%})"
+        words = f"confidence {finding.confidence_words} ({finding.confidence:.2f})"
         told.append(f":gray-badge[:material/balance: {literal(words)}]")
     return " ".join(told)
 
@@ -76,8 +77,7 @@ def _badges(finding: Finding) -> str:
 def _since(finding: Finding, zone: tzinfo | None) -> None:
     if finding.since is None:
         return
-    least = ", perhaps longer: the start was not observed" if finding.since_at_least else ""
-    st.caption(f":material/schedule: since {literal(moment(finding.since, zone) + least)}")
+    st.caption(f":material/schedule: since {literal(since_text(finding, moment(finding.since, zone)))}")
 
 
 def _proof(finding: Finding, place: str) -> None:

@@ -7,6 +7,7 @@ from datetime import tzinfo
 import streamlit as st
 
 from kvitals.rules.finding import Finding, LeverAdvice, Triage
+from kvitals.ui.formats import since_text
 from kvitals.ui.web import export, links, state
 from kvitals.ui.web.page_text import inline_code, literal, moment
 from kvitals.ui.web.sources.base import PageWindow
@@ -37,13 +38,13 @@ def show(triage: Triage, zone: tzinfo | None) -> None:
 
 def _since(lead: Finding, triage: Triage, zone: tzinfo | None) -> str:
     if lead.since is None:
-        return literal(f"not known: true in the window from {moment(triage.window.start, zone)} on")
-    return literal(("at least " if lead.since_at_least else "") + moment(lead.since, zone))
+        return literal(f"unknown, seen since {moment(triage.window.start, zone)}")
+    return literal(since_text(lead, moment(lead.since, zone)))
 
 
 def _lever(lever: LeverAdvice) -> str:
     setting = f": {inline_code(lever.setting.command or lever.setting.text)}" if lever.setting is not None else ""
-    restart = " (needs a restart)" if lever.restart else ""
+    restart = " (needs a restart)" if lever.setting is not None and lever.setting.restart else ""
     effect = f", expect {literal(_effect(lever))}" if lever.predicted else ""
     return f"{literal(lever.title)}{setting}{restart}{effect}"
 
