@@ -486,5 +486,6 @@ def _largest(found: Vector, entity: Labels) -> tuple[float | None, str]:
     if not mine:
         return None, ""
     value, labels = max(mine, key=lambda one: one[0])
-    names = [name for name in labels.drop(*entity, METRIC_NAME).values() if name]
+    rest = labels.drop(*entity, METRIC_NAME)
+    names = [rest["engine"]] if rest.get("engine") else [name for name in rest.values() if name]
     return value, f" ({', '.join(names)})" if names else ""

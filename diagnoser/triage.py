@@ -220,11 +220,12 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     included, comes before one that does not: nobody is helped by a true cause of something else. One that is for
     information comes after those that ask for something, even where it explains them: that prompts share nothing is no
     answer to why their prefill is in the way of others. A cause that another one explains comes after all that none
-    explains. Then: the weight of the open symptoms that it explains and that ask for something, its own
-    severity, how many findings it explains, its confidence; the code settles the rest, so that equal evidence always
-    gives the same order. The same cause on several entities stands together where it is strongest, in the order of
-    their names: which engine of like ones has one symptom more changes from one look to the next. Engines whose page
-    cannot be read any more come last there: what is known of them is old, and a lever on them helps nobody.
+    explains. Then: its own severity, the weight of the open symptoms that it explains and that ask for something (one
+    of a pool explains those of many engines), how many findings it explains, its confidence; the code settles the rest, so
+    that equal evidence always gives the same order. The same cause on several entities stands together where it is
+    strongest, in the order of their names: which engine of like ones has one symptom more changes from one look to the
+    next. Engines whose page cannot be read any more come last there: what is known of them is old, and a lever on them
+    helps nobody.
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
     worst = {s.id for s in _worst([f for f in fired if f.kind == "symptom"])}
@@ -239,26 +240,26 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
         under = asking.intersection(cause.explained_by) if weight else cause.explained_by
         return (over, bool(worst) and cause.code in beside, not weight, bool(under), cause.code)
 
-    def strength(cause: Finding) -> tuple[float, int, int, float]:
+    def strength(cause: Finding) -> tuple[int, float, int, float]:
         felt = [weight for id_ in cause.explained if (weight := severity.get(id_, 0))]
-        return (sum(1 + weight for weight in felt), _WEIGHT[cause.severity], len(cause.explained), cause.confidence)
+        return (_WEIGHT[cause.severity], sum(1 + weight for weight in felt), len(cause.explained), cause.confidence)
 
-    strongest: dict[tuple[bool, bool, bool, bool, str], tuple[float, int, int, float]] = {}
+    strongest: dict[tuple[bool, bool, bool, bool, str], tuple[int, float, int, float]] = {}
     for cause in causes:
-        strongest[group(cause)] = max(strongest.get(group(cause), (0.0, 0, 0, 0.0)), strength(cause))
+        strongest[group(cause)] = max(strongest.get(group(cause), (0, 0.0, 0, 0.0)), strength(cause))
 
     unread = [f.entity.labels for f in fired if is_unread(f)]
 
-    def key(cause: Finding) -> tuple[bool, bool, bool, bool, float, int, int, float, str, bool, str]:
+    def key(cause: Finding) -> tuple[bool, bool, bool, bool, int, float, int, float, str, bool, str]:
         over, of_less, for_information, under, code = group(cause)
-        explained, weight, every, confidence = strongest[group(cause)]
+        weight, explained, every, confidence = strongest[group(cause)]
         return (
             over,
             of_less,
             for_information,
             under,
-            -explained,
             -weight,
+            -explained,
             -every,
             -confidence,
             code,

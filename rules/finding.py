@@ -343,7 +343,7 @@ class Triage(Struct, frozen=True, kw_only=True):
         explained = self.explained(cause)
         if not explained:
             return ""
-        others = ", ".join(dict.fromkeys(one.code for one in explained[1:]))
+        others = ", ".join(dict.fromkeys(one.code for one in explained[1:] if one.code != explained[0].code))
         if not others:
             return explained[0].code_and_severity
         first = explained[0].code_and_severity.removesuffix(")")

@@ -33,6 +33,8 @@ MAX_CELLS = 20_000_000
 LOOKBACK_SECONDS = 300.0
 BASELINE_SECONDS = 7200.0
 CYCLE_SECONDS = 15.0
+OFTEN_SECONDS, SELDOM_SECONDS = 300.0, 30.0
+"""The last seconds before a moment, which are judged at every cycle, and how often those before them are."""
 ROWS_LATE = 3
 """So many rows may be missing at the end before that counts as a gap."""
 ROWS_IN_WINDOW = 5
@@ -101,8 +103,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
         pipeline.source = msgspec.structs.replace(pipeline.source, name=name)
     judge = pipeline.judge
     judge.memory.update({key: one.memory(at - run_up) for key, one in first.items()})
-    begin = math.ceil((at - run_up) / cycle) * cycle  # the same moments for whatever moment is asked for
-    before = _with_rows(pipeline.node.window, np.arange(begin, at - cycle / 2, cycle).tolist(), late)
+    before = _with_rows(pipeline.node.window, _run_up(at, run_up, cycle), late)
     for _ in pipeline.observe_all([watched_span(span[0], moment, fast) for moment in before]):
         pass
     last_true = {key: judge.memory[key].last_true for key in now if key in judge.memory}
@@ -136,6 +137,15 @@ def _end_of_rows(reader: HistoryReader, at: float, late: float) -> float:
     """The moment, or that of the last row before it where no agent ran since: its rows say nothing of later ones."""
     times = _row_times(reader, at - LOOKBACK_SECONDS, at)
     return float(times[-1]) if len(times) and at - times[-1] > late else at
+
+
+def _run_up(at: float, length: float, cycle: float) -> list[float]:
+    """The moments before `at` that are judged, the same for whatever moment is asked for. Few rules wait for more than
+    some minutes, and those do not need every cycle."""
+    every = np.arange(math.ceil((at - length) / cycle) * cycle, at - cycle / 2, cycle)
+    seldom = max(cycle, SELDOM_SECONDS)
+    of_minutes = np.isclose(every % seldom, 0) | (every >= at - OFTEN_SECONDS)
+    return [float(moment) for moment in every[of_minutes]]
 
 
 def _with_rows(window: Window, moments: Sequence[float], late: float) -> list[float]:

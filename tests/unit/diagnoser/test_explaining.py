@@ -96,10 +96,16 @@ def test_an_engine_explains_itself_alone(judge: Judge) -> None:
 
 
 def test_who_explains_more_comes_first(judge: Judge) -> None:
+    document = told(judge, *LATE, on("SCH01", "a"), said("TEN03", node="n1"))
+    assert [c.code for c in document.causes] == ["TEN03", "SCH01"]  # two engines' symptoms and one's
+    alone = told(judge, on("LAT01", "a"), on("LAT04", "a"), on("SCH01", "a"), said("TEN03", node="n1"))
+    assert [c.code for c in alone.causes] == ["SCH01", "TEN03"]  # two symptoms and one
+
+
+def test_a_page_that_explains_a_symptom_comes_before_a_ticket_that_explains_more(judge: Judge) -> None:
+    """ "Load imbalance" of a pool was the verdict, and an engine's full KV cache stood below it as "Also 1 page"."""
     document = told(judge, *LATE, on("KVC01", "a"), said("TEN03", node="n1"))
-    assert [c.code for c in document.causes] == ["TEN03", "KVC01"]  # two engines' symptoms and one's
-    alone = told(judge, on("LAT01", "a"), on("LAT04", "a"), on("KVC01", "a"), said("TEN03", node="n1"))
-    assert [c.code for c in alone.causes] == ["KVC01", "TEN03"]  # two symptoms and one
+    assert [(c.code, c.severity) for c in document.causes] == [("KVC01", "page"), ("TEN03", "ticket")]
 
 
 def test_what_is_for_information_comes_after_what_it_explains(judge: Judge) -> None:
