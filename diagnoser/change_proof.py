@@ -202,14 +202,14 @@ def _settled(deciding: Sequence[ProofEffect]) -> ProofVerdict | None:
 
 
 def _why_open(unclear: Sequence[ProofEffect]) -> str:
-    notes = list(dict.fromkeys(one.note for one in unclear if one.note))
+    """Of signals that were measured on both sides, if there is one: more time decides those."""
+    measured = [one.title for one in unclear if not one.note]
+    if measured:
+        return f"the blocks vary too much for a verdict on {' and '.join(measured)}; give more time with --for"
+    notes = list(dict.fromkeys(one.note for one in unclear))
     if notes:
         return "; ".join(f"{' and '.join(o.title for o in unclear if o.note == note)}: {note}" for note in notes)
-    return (
-        "the blocks vary too much for a verdict in this time; give more time with --for"
-        if unclear
-        else ("no signal has values")
-    )
+    return "no signal has values"
 
 
 def _reached(effect: ProofEffect) -> bool:

@@ -151,5 +151,7 @@ def test_each_reason_for_no_verdict_is_a_sentence() -> None:
     assert change_proof._why_open([]) == "no signal has values"
     noted = [effect(title=title, verdict="open", note="too few blocks") for title in ("TTFT", "ITL")]
     assert change_proof._why_open(noted) == "TTFT and ITL: too few blocks"
-    vary = "the blocks vary too much for a verdict in this time; give more time with --for"
-    assert change_proof._why_open([effect(verdict="open", note="")]) == vary
+    vary = "the blocks vary too much for a verdict on ITL; give more time with --for"
+    measured = effect(title="ITL", verdict="open", note="")
+    assert change_proof._why_open([measured]) == vary
+    assert change_proof._why_open([noted[0], measured]) == vary, "a signal that no side has is no reason"
