@@ -49,6 +49,8 @@ EVIDENCE_POINTS = 60
 SAME_SECONDS = 1.0
 """Two windows that differ by less are printed alike."""
 MAX_EVIDENCE_LINES = 20
+MAX_NAMED = 3
+"""Names in the text of a proof."""
 
 
 @dataclass(frozen=True)
@@ -358,12 +360,12 @@ class Findings:
     def _evidence(self, query: EvidenceQuery, judgement: Judgement) -> Evidence:
         entity, text = judgement.entity, self._ask.written(judgement, query.query)
         now = self._ask.answer(judgement, text)
-        number, of = (now, "") if isinstance(now, float) else _largest(now, entity)
+        said = render(now, query.unit) if isinstance(now, float) else _value_text(now, entity, query.unit)
         lines = self._lines(text, entity)
         name = text.strip().removeprefix(SIGNAL_PREFIX)
         window = self._window_of(name, judgement)
         other = window if window is not None and abs(window - self.span.fast) > SAME_SECONDS else None
-        return Evidence(query.title, text, query.unit, f"{render(number, query.unit)}{of}", lines, other)
+        return Evidence(query.title, text, query.unit, said, lines, other)
 
     def _window_of(self, name: str, judgement: Judgement) -> float | None:
         """The seconds that a signal of a finding looks over; None of what is no signal, or looks over no window."""
@@ -476,16 +478,24 @@ def in_words(confidence: float) -> str:
     return "medium" if confidence >= 0.55 else "low"
 
 
-def _largest(found: Vector, entity: Labels) -> tuple[float | None, str]:
-    """The largest of an entity's series, and whose it is where the query tells that, as ` (tenant-7)`."""
-    mine = [
-        (float(value), labels)
-        for labels, value in zip(found.labels, found.values, strict=True)
+def _value_text(found: Vector, entity: Labels, unit: str) -> str:
+    """An entity's largest value, and whose it is where the query tells that: `21,728 tokens (tenant-7)`. Of what is so
+    or not, whatever it is so of."""
+    own = [
+        (value, _name(labels.drop(*entity, METRIC_NAME)))
+        for labels, value in found
         if labels.keep(list(entity)) == entity
     ]
-    if not mine:
-        return None, ""
-    value, labels = max(mine, key=lambda one: one[0])
-    rest = labels.drop(*entity, METRIC_NAME)
-    names = [rest["engine"]] if rest.get("engine") else [name for name in rest.values() if name]
-    return value, f" ({', '.join(names)})" if names else ""
+    if not own:
+        return render(None, unit)
+    value, name = max(own, key=lambda one: one[0])
+    if unit == "bool" and value and name:
+        names = sorted({name for value, name in own if value})
+        more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+        return f"{', '.join(names[:MAX_NAMED])}{more}"
+    return f"{render(value, unit)} ({name})" if name else render(value, unit)
+
+
+def _name(labels: Labels) -> str:
+    """What tells a series from others of its entity."""
+    return labels.get("engine", "") or " ".join(filter(None, labels.values()))

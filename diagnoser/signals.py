@@ -331,7 +331,7 @@ class Signals:
                 return missing_origin(VALUES, f"the values of {metric_text(unusable)} are not used")
         known = self.known.get(name, SignalValues())
         if signal.samples is not None and entity in known.too_few:
-            seen = f"{render(known.too_few[entity], 'count')} of {render(signal.samples.min, 'count')}"
+            seen = f"{math.floor(known.too_few[entity]):,} of {render(signal.samples.min, 'count')}"
             return missing_origin(TRAFFIC, f"only {seen} {signal.samples.of}{self._counted_in(signal, entity, span)}")
         for metric in self.untold(name, entity, span):
             family = family_of(metric, self.knowledge.families)

@@ -51,6 +51,9 @@ UNREAD = (UNREADABLE, SEVERAL_PROCESSES)
 MAX_NAMES = 3
 """Engines that a sentence names."""
 
+LONGEST_READ_SECONDS, SPARE = 900.0, 1.25
+"""Nobody is asked to wait for longer; and by how much a wait is longer than the rate of requests asks for."""
+
 _WEIGHT = {"page": 4, "ticket": 2, "info": 0}
 
 
@@ -382,13 +385,30 @@ def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: Evaluatio
     about = [labels for labels in found if any(labels.keep(tuple(entity)) == entity for entity in entities)]
     core = [j for j in judgements if j.rule.core]
     if about or any(j.outcome == "unknown" for j in core):
-        return sentence(about, families)
+        return sentence(about, families) or _too_few(judge, core, span)
     silent = unknown_load(judge, core, span)
     if about := [labels for labels in found if any(labels.keep(tuple(entity)) == entity for entity in silent)]:
         load = (family_of(metric, judge.knowledge.families) for metric in signals.metrics(TRAFFIC, span))
         return sentence(about, filter(None, load))
     names = ", ".join(entity_title("engine", entity) for entity in silent[:MAX_NAMES])
     return f"{names} does not report whether it has requests. Run `kvitals check` on its URL." if silent else ""
+
+
+def _too_few(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) -> str:
+    """Of a source that is read for a while: that core checks got too few requests, and for how long to read it at this
+    rate; empty where that is not why, or where it takes too long."""
+    longest, said = 0.0, ""
+    for judgement in core if span.cold else ():
+        undecided = judgement.verdict if judgement.outcome == "unknown" else None
+        for name in missing_signals(undecided) if undecided is not None else ():
+            samples = judge.knowledge.signals[name].samples
+            seen = judge.signals.known[name].too_few.get(judgement.entity, 0.0)
+            if samples is not None and seen >= 1 and (seconds := span.watched * samples.min / seen) > longest:
+                longest, said = seconds, f"{math.floor(seen):,} of {samples.min:g} {samples.of}"
+    if not 0 < longest <= LONGEST_READ_SECONDS:
+        return ""
+    minutes = math.ceil(SPARE * longest / 60)
+    return f"Only {said} in {render(span.watched, 'seconds')}: read for longer, with --for {minutes}m."
 
 
 def _over(cause: Finding) -> str:

@@ -45,10 +45,11 @@ class Engine:
         assert column is not None
         return column
 
-    def live(self, seconds: float, *, slow: bool) -> "Engine":
+    def live(self, seconds: float, *, slow: bool, requests: float = 50) -> "Engine":
+        """requests: in each step."""
         for _ in range(int(seconds / STEP)):
-            self.requests += 50
-            self.slow += 50 * slow
+            self.requests += requests
+            self.slow += requests * slow
             row = {
                 self.series("kvitals_target_up"): 1.0,
                 self.series("kvitals_slo_seconds", slo="ttft_p99"): 2.0,
@@ -85,6 +86,16 @@ def test_a_breach_must_last_before_it_fires() -> None:
     engine.live(30, slow=True)
     assert engine.outcome().outcome == "fired"
     assert engine.outcome().since == pytest.approx(10_060, abs=10)
+
+
+def test_a_cold_look_at_few_requests_says_for_how_long_to_read() -> None:
+    """It said "Unknown: 1 of 9 core checks could not be decided", and of those who serve long answers that is normal."""
+    engine = Engine().live(60, slow=False, requests=0.5)
+    span = EvaluationSpan(engine.at - STEP, fast=40.0, cold=True)
+    said = headline(engine.judge, engine.judge.judge(span), span)
+    assert said.endswith("Only 4 of 5 requests in 40 s: read for longer, with --for 2m."), said
+    warm = EvaluationSpan(engine.at - STEP, fast=40.0)
+    assert "--for" not in headline(engine.judge, engine.judge.judge(warm), warm), "an agent reads on by itself"
 
 
 def test_a_breach_that_the_buckets_do_not_prove_must_last_for_two_minutes() -> None:

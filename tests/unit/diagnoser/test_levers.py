@@ -259,3 +259,23 @@ def test_a_page_has_a_lever_for_whatever_its_cause_does() -> None:
         moved = {quantity for one in cause.levers for quantity in known.levers[one.lever].moves}
         for code in felt.intersection(cause.explains):
             assert moved.intersection(known.rules[code].about), (cause.code, code)
+
+
+@pytest.mark.parametrize(("halted", "offered"), [(0.0, ["restart"]), (1.0, [])])
+def test_a_stopped_process_is_continued_and_not_restarted(halted: float, offered: list[str]) -> None:
+    """The page of a stopped process cannot be read: "Restart the engine" stood before `kill -CONT` (ENG13)."""
+    window = Window(7200, 1000)
+    group = window.group("engines")
+    values = {
+        WHOLE.with_(__name__="kvitals_target_up"): 0.0,
+        WHOLE.with_(__name__="kvitals_target_state", reason="timeout"): 1.0,
+        WHOLE.with_(__name__="kvitals_engine_processes_halted"): halted,
+    }
+    columns = [group.column(labels) for labels in values]
+    for at in (SPAN.at - 30, SPAN.at - 15, SPAN.at):
+        group.append(at, [column for column in columns if column is not None], list(values.values()))
+    judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window))
+    cold = EvaluationSpan(SPAN.at, cold=True)
+    document = triage(judge, judge.judge(cold), cold, DocumentSource("agent", "here"))
+    [lost] = [one for one in document.telemetry if one.code == "TEL01"]
+    assert [one.lever for one in lost.levers] == offered
