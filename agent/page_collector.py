@@ -121,6 +121,8 @@ class PageCollector(NodeCollector[PageRecord]):
         translator.status.say("objectives", series)
 
     def _write_probe(self, record: ProbeRecord) -> None:
+        if record.refused:
+            return
         translator = self._scraper.translator(record.target)
         series: dict[Labels, float] = {}
         for engine in translator.status.engines:

@@ -53,6 +53,12 @@ class ProbeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     target: str
     answered: bool
     seconds: float
+    status: int = 0  # of the HTTP answer; 0: there was none, or the recording is older than this field
+
+    @property
+    def refused(self) -> bool:
+        """Whether the request itself was refused, as one without a key is: that says nothing of the engine."""
+        return 400 <= self.status < 500
 
 
 class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ _LASTING = ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (120, 60, "min"))
 """From so many seconds on, in units of so many."""
 UNKNOWN = "unknown"
 _SECONDS = re.compile(r"_seconds\b")
-_ACRONYM = re.compile(r"\b(?:ttft|itl|tpot|kv|gpu|cpu|slo|http|rpc|rdma|oom|pcie|dram)\b")
+_ACRONYM = re.compile(r"\b(?:ttft|itl|tpot|kv|gpu|cpu|sm|slo|http|rpc|rdma|oom|pcie|dram)\b")
 _BRACKETS = re.compile(r" \([^()]*\)")
 _SENTENCE_END = re.compile(r"(?<=[.;]) +(?=[A-Z{])")
 MORE_DIGITS = 8

@@ -20,7 +20,7 @@ async def probe(key: str, root: str, model: str, patience: float = PROBE_TIMEOUT
 
     from kvitals.agent.bounded_client import BoundedConnector
 
-    t, started = time.time(), time.perf_counter()
+    t, started, status = time.time(), time.perf_counter(), 0
     body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
     try:
         async with (
@@ -30,7 +30,8 @@ async def probe(key: str, root: str, model: str, patience: float = PROBE_TIMEOUT
             session.post(f"{root}/v1/completions", json=body, allow_redirects=False) as response,
         ):
             await response.content.read(_MAX_ANSWER_BYTES)
-            answered = response.status == 200
+            status = response.status
+            answered = status == 200
     except (aiohttp.ClientError, TimeoutError, OSError):
         answered = False
-    return ProbeRecord(t=t, target=key, answered=answered, seconds=time.perf_counter() - started)
+    return ProbeRecord(t=t, target=key, answered=answered, seconds=time.perf_counter() - started, status=status)

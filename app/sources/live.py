@@ -123,6 +123,9 @@ class Collector:
         if probing is not None:
             for answer in await probing:
                 self.pipeline.node.ingest(answer)
+                if answer.refused:
+                    why = f"{answer.target} refused the test request with HTTP {answer.status}: it shows nothing"
+                    self.pipeline.losses = [*self.pipeline.losses, SourceLoss(why, hides=False)]
             await self._read(time.monotonic() - begun)  # the row in which the probe's result stands
 
     async def _read(self, done: float) -> None:
