@@ -262,10 +262,15 @@ class Findings:
         return sorted({j.rule.code for j in fired if judgement.rule.code in self._explains(j)})
 
     def _is_open(self, cause: Judgement, effect: Judgement) -> bool:
-        """Whether there is a way from a cause to an effect that it speaks of: it was not over when that began, and some
-        symptom by which it brings that about may be there."""
+        """Whether there is a way from a cause to an effect that it speaks of: it was not over when that began, some
+        symptom by which it brings that about may be there, and the effect's entity is none that it does not reach."""
+        if cause.was_over(effect):
+            return False
         between = set(effect.rule.follows).intersection(cause.rule.explains)
-        return not cause.was_over(effect) and not known_clear(between, effect.entity, self._judgements)
+        if known_clear(between, effect.entity, self._judgements):
+            return False
+        unless = cause.rule.explains_unless
+        return not unless or self._ask.number(effect, unless) is None
 
     def _explains(self, cause: Judgement) -> Sequence[str]:
         """The codes that a cause explains on its entity now: all of `explains` whose condition, if any, holds."""

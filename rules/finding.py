@@ -380,9 +380,11 @@ class Triage(Struct, frozen=True, kw_only=True):
     @property
     def leading(self) -> list[Finding]:
         """All that nothing explains, in the order in which a reader meets it: engines that cannot be read, as what is
-        known of them is old, causes, other defects of the telemetry, symptoms."""
+        known of them is old, causes, symptoms, other defects of the telemetry, symptoms for information."""
         others = [one for one in self.telemetry if one not in self.lost]
-        return [*self.lost, *self.leading_causes, *others, *self.unexplained_symptoms]
+        asking = [one for one in self.unexplained_symptoms if one.severity != "info"]
+        informing = [one for one in self.unexplained_symptoms if one.severity == "info"]
+        return [*self.lost, *self.leading_causes, *asking, *others, *informing]
 
 
 def reached_from(cause: Finding, causes: Iterable[Finding]) -> set[str]:

@@ -232,6 +232,8 @@ def _effect(effect: ProofEffect, proof: Proof, console: Console) -> None:
 
 
 def _interval(effect: ProofEffect, proof: Proof) -> str:
+    """Between which bounds the change is, by the blocks of time. Their middle is not printed: it is not the ratio of
+    the two values before it, which are of the whole time."""
     if effect.change is None:
         return f"  ({effect.note})" if effect.note else ""
     between = (
@@ -239,13 +241,14 @@ def _interval(effect: ProofEffect, proof: Proof) -> str:
         if effect.high is None
         else f"{_percent(effect.low)} to {_percent(effect.high)}"
     )
-    return f"   {_percent(effect.change)} ({between})"
+    return f"   change {between}"
 
 
 def _percent(share: float | None) -> str:
     if share is None or not math.isfinite(share):
         return "?"
-    return f"{100 * share:+.0f} %".replace("-", "−")
+    percent = round(100 * share)
+    return f"{percent:+d} %".replace("-", "−") if percent else "0 %"
 
 
 def _facts(proof: Proof) -> Iterator[tuple[str, str]]:
