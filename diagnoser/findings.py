@@ -49,6 +49,7 @@ EVIDENCE_POINTS = 60
 SAME_SECONDS = 1.0
 """Two windows that differ by less are printed alike."""
 MAX_EVIDENCE_LINES = 20
+_LATENCY = frozenset({"ttft", "itl", "throughput"})
 MAX_NAMED = 3
 """Names in the text of a proof."""
 
@@ -269,8 +270,10 @@ class Findings:
         between = set(effect.rule.follows).intersection(cause.rule.explains)
         if known_clear(between, effect.entity, self._judgements):
             return False
-        unless = cause.rule.explains_unless
-        return not unless or self._ask.number(effect, unless) is None
+        unless = cause.rule.explains_latency_unless
+        about = effect.rule.about
+        latency = effect.rule.kind == "symptom" and "hits" not in about and not _LATENCY.isdisjoint(about)
+        return not (unless and latency) or self._ask.number(effect, unless) is None
 
     def _explains(self, cause: Judgement) -> Sequence[str]:
         """The codes that a cause explains on its entity now: all of `explains` whose condition, if any, holds."""

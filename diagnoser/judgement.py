@@ -96,9 +96,10 @@ class Judgement(msgspec.Struct, frozen=True):
 
     @property
     def is_new_alarm(self) -> bool:
-        """Whether it is a page-worthy symptom or loss of telemetry whose condition holds, and does not count yet."""
-        pages = self.rule.kind in ("symptom", "telemetry") and self.rule.severity == "page"
-        return pages and self.early is not None and self.outcome != "fired"
+        """Whether it is page-worthy, a symptom, a loss of telemetry or a fault of the engine, and its condition holds
+        and does not count yet."""
+        seen = self.rule.kind in ("symptom", "telemetry") or "fault" in self.rule.binds
+        return seen and self.rule.severity == "page" and self.early is not None and self.outcome != "fired"
 
     @property
     def is_recent_symptom(self) -> bool:

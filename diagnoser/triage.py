@@ -311,8 +311,8 @@ def unknown_load(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) 
 
 
 def pending_judgements(judgements: Sequence[Judgement]) -> list[Judgement]:
-    """What would be trouble, is true, and was not watched for long enough to count, or is page-worthy and a symptom or
-    lost telemetry that is not true for long enough; the gravest first."""
+    """What would be trouble, is true, and was not watched for long enough to count, or is page-worthy and a symptom,
+    lost telemetry or a fault that is not true for long enough; the gravest first."""
     early = [j for j in judgements if j.is_pending and j.rule.kind != "note" and _WEIGHT[j.rule.severity] > 0]
     early += [j for j in judgements if j.is_new_alarm and not j.is_pending]
     early = [j for j in early if not harmless(j, judgements)]

@@ -526,7 +526,7 @@ def check_rule(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Iterator[tup
         yield file.line("proven_when"), "proven_when, unproven_title and unproven_why need each other"
     if rule.unproven_for != "0s" and not rule.proven_when:
         yield file.line("unproven_for"), "unproven_for needs proven_when"
-    for key in ("explains_when", "explains_unless", "explains_causes_when", "proven_when"):
+    for key in ("explains_when", "explains_latency_unless", "explains_causes_when", "proven_when"):
         if text := getattr(rule, key):
             yield from _check_expr(parameters(rule), knowledge, text, file.line(key))
     for key, codes in [

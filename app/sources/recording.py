@@ -12,6 +12,7 @@ import msgspec
 
 from kvitals.agent.node import Node
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
+from kvitals.app.sources.earlier_pages import EarlierPages
 from kvitals.app.sources.losses import SourceLoss
 from kvitals.app.sources.recording_reader import RecordingError, RecordingSpan, no_record, open_recording, read_span
 from kvitals.config import Config, Seconds
@@ -103,14 +104,17 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
     pipeline = recorded_pipeline(path, setup, whole, setup.config.agent.window + AT_ONCE * step)
     with open_recording(path) as reader:
         pipeline.node.expect(reader.meta)
-        for _ in judged_before(at, pipeline, reader, step):
-            pass
+        earlier = EarlierPages()
+        for moment in judged_before(at, pipeline, reader, step):
+            earlier.add(moment, pipeline.judgements)
     if at == last:
         pipeline.flush(last)
     if moments.start is None and at == last:
         pipeline.observe_last_regime(first, at)
     else:
         pipeline.observe_span(span)
+    if moments.start is None and pipeline.regime is None:  # a regime states what was before it
+        pipeline.losses = [*pipeline.losses, *earlier.ended(pipeline.judgements)]
     return RecordingVerdict(pipeline, pipeline.triage())
 
 

@@ -154,3 +154,18 @@ def test_a_pool_is_balanced_again_when_the_queue_of_its_engine_is_gone() -> None
     document = at(20)
     assert not document.causes and document.healthy is not False
     assert {"KVC01", "SCH13"} <= {note.code for note in document.notes}
+
+
+OUTAGE = BURST.with_name("outage.kvcap")
+
+
+def test_a_recording_states_the_pages_that_are_over_at_its_end() -> None:
+    """An engine was killed and came back: "No trouble found: 244 of 244 first tokens in time", and nothing else."""
+    document = judge_recording(OUTAGE, setup_of(OUTAGE)).document
+    assert document.healthy
+    assert document.coverage.warnings == [
+        "earlier: TEL01 Engine metrics page cannot be read (127.0.0.1:22001/0), from 21:48:00 UTC to 21:48:25 UTC;"
+        " --to judges that time"
+    ]
+    then = judge_recording(OUTAGE, setup_of(OUTAGE), Moments(document.window.end - 50)).document
+    assert [one.code for one in then.telemetry] == ["TEL01"] and then.coverage.warnings == []
