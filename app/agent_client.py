@@ -338,7 +338,10 @@ class AgentClient:
         if said.status == "error" and said.error:
             raise AgentRefusedError(self.url, said.error, status)
         if status in (401, 403):
-            raise AgentRefusedError(self.url, "the agent refuses this caller; send the token of [remote]", status)
+            raise NotKvitalsError(
+                f"{self.url} refuses this caller with HTTP {status}, and not as a kvitals agent does. If it is a proxy"
+                " in front of an agent, send the token of [remote]; an engine is no agent"
+            )
         version = self.version()  # raises NotKvitalsError
         raise AgentRefusedError(
             self.url, f"no {path} here: it is switched off, or this kvitals {version} does not support it", status

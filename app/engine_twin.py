@@ -84,7 +84,7 @@ def advised_settings(document: Triage) -> list[AdvisedSetting]:
     """The settings of a triage's levers that a twin can simulate, each once, in the triage's order."""
     known = {flag.name for flags in FLAGS.values() for flag in flags}
     settings: dict[tuple[str, str], AdvisedSetting] = {}
-    for finding in (*document.causes, *document.symptoms, *document.notes):
+    for finding in (*document.causes, *document.symptoms):
         for advice in finding.levers:
             setting = advice.setting
             name = setting.flag.removeprefix("--") if setting is not None else ""

@@ -65,13 +65,14 @@ def parse_past(text: str, where: str) -> float:
 
 
 def _moment(text: str) -> float | None:
-    """RFC 3339 or seconds since the epoch, as seconds since the epoch; None for what is neither."""
+    """RFC 3339, as kvitals prints it with " UTC" too, or seconds since the epoch, as the latter; None for what is
+    neither."""
     try:
         return seconds if 0 <= (seconds := ascii_float(text)) < _LAST_MOMENT else None
     except ValueError:
         pass
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text.removesuffix(" UTC"))
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None

@@ -53,6 +53,9 @@ def propose(document: Triage, request: PatchRequest, files: Mapping[str, str]) -
     notes: list[str] = []
     noted = any(one.id == finding.id for one in document.notes)
     warnings = [f"{finding.code} is only noted, and no problem now. {document.verdict.rstrip('.')}"] if noted else []
+    first = next(iter(document.causes), finding)
+    if not request.finding and first.code != finding.code:
+        warnings.append(f"this is for {finding.code}: no lever of {first.code}, the first cause, changes a file")
     before: list[str] = []
     diffs: list[str] = []
     for path, content in files.items():

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from kvitals.app.errors import UsageError
 from kvitals.app.history_recorder import history_file
+from kvitals.app.pipeline import Setup
 from kvitals.app.prove.actuator import CommandError, parse_command
 from kvitals.app.prove.journal import forget_journal, journal_file, lock_trials, prove_directory, read_journal
 from kvitals.app.prove.trial import BLOCKS_BEFORE, Trial, TrialRequest, encode_proof
@@ -39,7 +40,7 @@ from kvitals.ui.formats import moment
 
 STATES = {
     "kept": "The change stays.",
-    "rolled back": "kvitals reverts the change.",
+    "rolled back": "The change was rolled back.",
     "rollback failed": "THE ROLLBACK FAILED.",
     "not applied": "Nothing was changed.",
 }
@@ -97,13 +98,14 @@ def add(commands: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
-    request = _request(args)
+    request, chosen = _request(args), setup(args)
+    _check_code(args.finding, chosen)
     if args.dry_run:
         console = answer_console()
         for line in steps(request):
             console.print(Text(line))
         return EXIT_HEALTHY
-    chosen, console = setup(args), status_console()
+    console = status_console()
     lock = _begin(args.forget)
     try:
         trial = Trial(request, chosen, lambda line: console.print(Text(line), style="dim"))
@@ -122,6 +124,13 @@ def exit_code(proof: Proof) -> int:
     if proof.state == "rollback failed":
         return EXIT_FINDINGS
     return {"worked": EXIT_HEALTHY, "undecided": EXIT_UNKNOWN}.get(proof.verdict, EXIT_FINDINGS)
+
+
+def _check_code(finding: str, chosen: Setup) -> None:
+    """Raises UsageError for a code that no rule has: nothing is to be changed for it."""
+    rules = chosen.knowledge.rules
+    if finding and not any(finding.upper().startswith(code) for code in rules):
+        raise UsageError(f"no rule has the code {finding}; `kvitals rules` lists them")
 
 
 def _request(args: argparse.Namespace) -> TrialRequest:
