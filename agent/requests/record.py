@@ -16,6 +16,8 @@ OUTCOMES: tuple[Outcome, ...] = ("success", "aborted", "refused", "too_long", "i
 
 REFUSED = (429, 503)
 TOO_LARGE = 413
+CLIENT_CLOSED = 499
+"""The status that proxies log for a client that closed its connection before the answer."""
 CONTEXT_LENGTH = "context_length_exceeded"
 """OpenAI's code for a request that does not fit the model's context."""
 
@@ -77,9 +79,10 @@ class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended."""
+        """How it ended. A client that leaves once it has read that it is refused has aborted nothing."""
         status, finish, error = self.status or 0, self.finish, self.error
-        if self.aborted or finish == "abort":
+        answered = status >= 400 and status != CLIENT_CLOSED
+        if (self.aborted or finish == "abort") and not answered:
             return "aborted"
         if status < 400 and not error:
             return "error" if finish == "error" else "success"

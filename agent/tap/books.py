@@ -127,7 +127,8 @@ class Books:
         if observation is None:
             return
         part = observation.ended(time.perf_counter(), left=left, missed=missed, error=error, status=status or None)
-        told = "aborted" if part.aborted else str(part.status or part.error)
+        answered = (part.status or 0) >= 400  # a client that leaves then has aborted nothing
+        told = "aborted" if part.aborted and not answered else str(part.status or part.error)
         self.requests[part.name, told] += 1
         if observation.unread:
             self.unread[observation.unread] += 1

@@ -292,6 +292,10 @@ def test_a_proxys_stages_where_no_engine_spoke() -> None:
 def test_a_stream_that_the_client_left_is_cut_to_what_it_saw() -> None:
     record = one(tap(1, T, start=T - 0.3, aborted=True), llm(1, T))
     assert record.outcome == "aborted"
+    closed = one(tap(1, T, start=T - 0.3, aborted=True, status=499), llm(1, T))
+    assert closed.outcome == "aborted"
+    refused = one(tap(1, T, start=T - 0.3, aborted=True, status=400), llm(1, T))
+    assert refused.outcome == "invalid", "a client that leaves once it has read that it is refused aborts nothing"
     assert told(record)["decode"] == (pytest.approx(0.3 - 0.2085), "derived")
     assert adds_up(record)
 
