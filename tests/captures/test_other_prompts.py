@@ -20,7 +20,7 @@ def judged(name: str) -> Triage:
 
 @pytest.mark.parametrize("name", ["few_slots", "one_of_two"])
 def test_a_queue_for_slots_is_not_explained_by_prefill_that_takes_little_time(name: str) -> None:
-    """"Prompts no longer share their beginning" was the verdict, with 15 ms of prefill beside a TTFT of 7 s."""
+    """ "Prompts no longer share their beginning" was the verdict, with 15 ms of prefill beside a TTFT of 7 s."""
     document = judged(name)
     assert document.causes[0].code == "SCH01", document.verdict
     [heads] = [cause for cause in document.causes if cause.code == "PFX10"]

@@ -89,7 +89,7 @@ def test_a_breach_must_last_before_it_fires() -> None:
 
 
 def test_a_cold_look_at_few_requests_says_for_how_long_to_read() -> None:
-    """It said "Unknown: 1 of 9 core checks could not be decided", and of those who serve long answers that is normal."""
+    """It said "Unknown: 1 of 9 core checks could not be decided". Where answers are long, that is normal."""
     engine = Engine().live(60, slow=False, requests=0.5)
     span = EvaluationSpan(engine.at - STEP, fast=40.0, cold=True)
     said = headline(engine.judge, engine.judge.judge(span), span)
