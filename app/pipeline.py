@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from kvitals.agent import objectives
 from kvitals.agent.node import Node
@@ -24,6 +25,7 @@ from kvitals.app.sources.losses import SourceLoss, brief_with_losses, with_losse
 from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.diagnoser.engine_rows import with_engines
+from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.findings import Mute
 from kvitals.diagnoser.judgement import Judgement
@@ -36,7 +38,7 @@ from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.series.promql import evaluate, parse
 from kvitals.series.recordings import Record
 from kvitals.series.slices import Steps, complete
-from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SourceView
+from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SeriesSource, SourceView
 
 T = TypeVar("T")
 
@@ -69,6 +71,17 @@ def watched_span(first: float, at: float, asked: float = FAST_SECONDS) -> Evalua
     seen = max(0.0, at - first)
     fast = min(asked, max(round(seen, 3), STEP_SECONDS))
     return EvaluationSpan(at, fast, SLOW_SECONDS, seen=seen)
+
+
+def read_seconds(source: SeriesSource, at: float, asked: float, pause: float) -> float:
+    """The seconds of a window of `asked` seconds before `at` that were read: where it begins in a pause of more than
+    `pause` seconds, as of a machine that stood still, those since. A rate over all of it would lack what came then."""
+    frames = source.select([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], at - 2 * asked, at)
+    times = np.unique(np.concatenate([frame.times for frame in frames] or [np.empty(0)]))
+    place = int(np.searchsorted(times, at - asked, "right"))
+    if 0 < place < len(times) and times[place] - times[place - 1] > pause:
+        return min(asked, at - float(times[place]))
+    return asked
 
 
 @dataclass(frozen=True)

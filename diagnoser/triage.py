@@ -568,6 +568,7 @@ def _coverage(
         clear=counts["clear"],
         not_applicable=counts["n/a"],
         unknown=counts["unknown"],
+        core_unknown=sum(1 for j in judgements if j.outcome == "unknown" and j.rule.core),
         engines=engines,
         crashed=dict(judge.crashed),
         unknown_not_listed=counts["unknown"] - listed,

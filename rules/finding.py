@@ -217,6 +217,7 @@ class Coverage(Struct, frozen=True):
     noted: int = 0  # true, and no trouble by itself: the notes
     covered: int = 0  # true, and another rule that fired states it better
     muted: int = 0  # true, and muted in the configuration
+    core_unknown: int = 0  # of `unknown`: of core rules, which "healthy" needs; the document lists these first
 
     @property
     def counts(self) -> list[tuple[int, str]]:

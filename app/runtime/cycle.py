@@ -14,7 +14,7 @@ from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.records import Record
 from kvitals.agent.workers import Worker
 from kvitals.app.history_recorder import Keeping
-from kvitals.app.pipeline import Pipeline, watched_span
+from kvitals.app.pipeline import FAST_SECONDS, Pipeline, read_seconds, watched_span
 from kvitals.app.runtime.ingestion import Ingestion
 from kvitals.app.runtime.reload import Reload
 from kvitals.app.runtime.silent_probes import SilentProbes
@@ -23,6 +23,8 @@ from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
 
 _FIGURES = re.compile(r"[0-9][0-9.,]*")
+PAUSED = 2.5
+"""After so many intervals without a row, nobody read in between."""
 PATIENCE = 0.8
 """The share of the interval that a cycle waits for its collectors; what comes later is taken by the next one."""
 
@@ -109,7 +111,8 @@ async def judge(pipeline: Pipeline, now: float, worker: Worker) -> str:
     """The verdict of this moment; the worker evaluates expressions and judges. A query that cannot be answered, such as
     one during which the machine stood still, leaves the moment out and ends nothing."""
     try:
-        span = watched_span(pipeline.node.window.oldest, now)
+        window, pause = pipeline.node.window, PAUSED * pipeline.setup.config.agent.interval
+        span = watched_span(window.oldest, now, read_seconds(window, now, FAST_SECONDS, pause))
         await in_slices(pipeline.observe_steps(span), worker.run)
         return await worker.run(pipeline.verdict)
     except PromQLError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from kvitals.app.pipeline import FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup, watched_span
+from kvitals.app.pipeline import FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup, read_seconds, watched_span
 from kvitals.app.sources.losses import SourceLoss
 from kvitals.app.sources.recording import Moments, RecordingVerdict, with_window
 from kvitals.app.sources.recording_reader import RecordingError
@@ -104,11 +104,12 @@ def judge_history(path: Path, setup: Setup, moments: Moments, engines: EngineLim
     judge = pipeline.judge
     judge.memory.update({key: one.memory(at - run_up) for key, one in first.items()})
     before = _with_rows(pipeline.node.window, _run_up(at, run_up, cycle), late)
-    for _ in pipeline.observe_all([watched_span(span[0], moment, fast) for moment in before]):
+    window = pipeline.node.window
+    for _ in pipeline.observe_all([watched_span(span[0], t, read_seconds(window, t, fast, late)) for t in before]):
         pass
     last_true = {key: judge.memory[key].last_true for key in now if key in judge.memory}
     judge.memory.update({key: one.memory(last_true.get(key)) for key, one in now.items()})
-    pipeline.observe_span(watched_span(span[0], at, fast))
+    pipeline.observe_span(watched_span(span[0], at, read_seconds(window, at, fast, late)))
     pipeline.losses = [
         *_longer_window(step, fast, asked),
         *_no_rows(at, asked_at, late),

@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvitals.diagnoser.text import last_true_text
+from kvitals.diagnoser.text import last_true_text, render
 from kvitals.rules.finding import Finding, LeverAdvice, SloInForce, Triage
 from kvitals.rules.model import Severity
 from kvitals.ui.cli.output import Block, Item
@@ -32,7 +32,8 @@ SPARK_COLUMNS = 76
 CONCLUSION_LINES, SYMPTOM_LINES, OTHERS_LINES = 3, 2, 2
 MORE = " · more: -v"
 UNKNOWN = 6
-"""Checks that were not made and are listed where the verdict itself is unknown."""
+"""Core checks that were not made and are listed where the verdict itself is unknown."""
+_NOT_CHECKED = "Not checked, and needed for a verdict"
 
 EVENTS = "ENG"
 """The group of rules whose notes are printed: a restart, rejected clients, a silent replica. These are no trouble by
@@ -78,8 +79,8 @@ def blocks(document: Triage) -> list[Block]:
     parts += [Block(title, tuple(Item(one) for one in rules)) for title, rules in by_severity(leading[1:])]
     parts += [Block(line.plain) for line in _warnings(document)]
     if document.healthy is None and document.unknown:
-        reasons = (Item(f"{one.code} {one.title}: {one.reason}") for one in document.unknown[:UNKNOWN])
-        parts.append(Block("Not checked", tuple(reasons)))
+        reasons = tuple(Item(one) for one in _not_checked(document))
+        parts += [Block(_NOT_CHECKED, reasons)] if reasons else []
     return [*parts, Block(_last(document).plain)]
 
 
@@ -178,11 +179,16 @@ def _title(finding: Finding, document: Triage) -> Text:
     text = Text(f"{finding.code}{title}", style=SEVERITY_STYLE[finding.severity])
     said = [finding.severity, finding.entity.title]
     if finding.since is not None:
-        least = "at least " if finding.since_at_least else ""
-        said.append(f"for {least}{document.window.end - finding.since:.0f} s")
+        said.append(lasting(finding, finding.since, document))
     if finding.kind != "telemetry":
         said.append(f"confidence {finding.confidence_words}")
     return text.append(f"  {' · '.join(said)}", style="dim")
+
+
+def lasting(finding: Finding, since: float, document: Triage) -> str:
+    """For how long a finding holds: `for 70 s`, `for at least 24 min`."""
+    least = "at least " if finding.since_at_least else ""
+    return f"for {least}{render(round(document.window.end - since), 'seconds')}"
 
 
 def explained_lines(cause: Finding, document: Triage, width: int) -> list[RenderableType]:
@@ -218,11 +224,15 @@ def lever_lines(title: str, levers: Sequence[LeverAdvice], width: int) -> list[R
 
 
 def _unknown(document: Triage, width: int) -> list[RenderableType]:
-    """Why there is no verdict: the checks that were not made, of core rules first, as the document orders them."""
-    reasons = [f"{one.code} {one.title}: {one.reason}" for one in document.unknown[:UNKNOWN]]
-    if not reasons:
-        return []
-    return ["", Text("Not checked", style="bold"), *(_clipped(reason, width, 2, 2) for reason in reasons)]
+    """Why there is no verdict."""
+    reasons = [_clipped(reason, width, 2, 2) for reason in _not_checked(document)]
+    return ["", Text(_NOT_CHECKED, style="bold"), *reasons] if reasons else []
+
+
+def _not_checked(document: Triage) -> list[str]:
+    """The core checks that were not made: without the others a document may be healthy."""
+    most = min(UNKNOWN, document.coverage.core_unknown)
+    return [f"{one.code} {one.title}: {one.reason}" for one in document.unknown[:most]]
 
 
 def _warnings(document: Triage) -> list[Text]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kvitals.rules.finding import EngineRow, Finding, Triage
 from kvitals.ui.cli.render import SEVERITY_STYLE, moment, spark
-from kvitals.ui.cli.screen import explained_lines, lever_lines, proof_lines
+from kvitals.ui.cli.screen import explained_lines, lasting, lever_lines, proof_lines
 from kvitals.ui.cli.top_table import NOT_KNOWN
 
 PROOFS, MORE_PROOFS = 3, 8
@@ -88,8 +88,7 @@ def _head(row: EngineRow, document: Triage, findings: list[Finding]) -> Iterator
 def _finding(finding: Finding, document: Triage, width: int, proofs: int) -> Iterator[RenderableType]:
     since = ""
     if finding.since is not None:
-        least = "at least " if finding.since_at_least else ""
-        since = f"for {least}{document.window.end - finding.since:.0f} s"
+        since = lasting(finding, finding.since, document)
     confidence = f"confidence {finding.confidence_words}" if finding.kind != "telemetry" else ""
     said = " · ".join(filter(None, (finding.severity, finding.entity.title, since, confidence)))
     yield Text(f"{finding.code} {finding.title}", style=SEVERITY_STYLE[finding.severity])

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -17,7 +18,7 @@ from kvitals.agent.workers import Worker
 from kvitals.app.demo import FOLDER
 from kvitals.app.history_recorder import Episodes, Keeping
 from kvitals.app.node_changes import NodeChanges
-from kvitals.app.pipeline import Pipeline, Setup, watched_span
+from kvitals.app.pipeline import Pipeline, Setup, read_seconds, watched_span
 from kvitals.app.runtime.cycle import Cycle, judge
 from kvitals.app.runtime.ingestion import Ingestion
 from kvitals.app.runtime.reload import Reload
@@ -25,14 +26,17 @@ from kvitals.app.state import StateKeeper
 from kvitals.config import Config, HistoryTable, SloTable
 from kvitals.diagnoser import evaluator
 from kvitals.diagnoser.evaluator import Judge
-from kvitals.diagnoser.signals import EvaluationSpan
+from kvitals.diagnoser.signals import EvaluationSpan, duration
 from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import load
-from kvitals.series.promql import PromQLError
+from kvitals.series.promql import PromQLError, evaluate, parse
 from kvitals.series.recordings import CaptureReader
 from kvitals.series.slices import in_slices
+from kvitals.series.types import Labels
+from kvitals.series.window import Window
 
-WATCHED = SimpleNamespace(window=SimpleNamespace(oldest=0.0))
+WATCHED = SimpleNamespace(window=SimpleNamespace(oldest=0.0, select=lambda matchers, start, end: []))
+SETUP = Setup(load(), Config())
 
 
 async def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:
@@ -42,7 +46,7 @@ async def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:
         yield
         raise PromQLError("the query took too long")
 
-    pipeline = SimpleNamespace(observe_steps=observe, node=WATCHED)
+    pipeline = SimpleNamespace(observe_steps=observe, node=WATCHED, setup=SETUP)
     assert await judge(cast(Pipeline, pipeline), 1.0, Worker("judging")) == (
         "Not judged this time: the query took too long."
     )
@@ -55,7 +59,7 @@ async def test_a_moment_that_can_be_judged_is() -> None:
         yield
         seen.append(span)
 
-    pipeline = SimpleNamespace(observe_steps=observe, verdict=lambda: "All is well.", node=WATCHED)
+    pipeline = SimpleNamespace(observe_steps=observe, verdict=lambda: "All is well.", node=WATCHED, setup=SETUP)
     assert await judge(cast(Pipeline, pipeline), 2.0, Worker("judging")) == "All is well."
     assert seen == [EvaluationSpan(2.0, 5.0, seen=2.0)]
 
@@ -65,6 +69,23 @@ def test_the_short_window_is_not_longer_than_what_was_watched() -> None:
     250."""
     watched = {seen: watched_span(1000.0, 1000.0 + seen).fast for seen in (2.0, 15.0, 45.0, 60.0, 5000.0)}
     assert watched == {2.0: 5.0, 15.0: 15.0, 45.0: 45.0, 60.0: 60.0, 5000.0: 60.0}
+
+
+@pytest.mark.parametrize(("paused_for", "ago", "read"), [(14.0, 50.0, 50.0), (14.0, 20.0, 60.0), (5.0, 57.0, 60.0)])
+def test_the_short_window_does_not_begin_in_a_pause(paused_for: float, ago: float, read: float) -> None:
+    """A minute after the agent stood still for 14 s, each engine showed 788 tokens/s of 1,000 for some cycles."""
+    window, now = Window(7200, 1000), 10_000.0
+    group = window.group("engine")
+    columns = [
+        group.column(Labels({"__name__": name, "engine": "e"})) for name in ("kvitals_target_up", "tokens_total")
+    ]
+    for at in np.arange(now - 200, now + 1, 5.0):
+        if not now - ago - paused_for < at < now - ago:
+            group.append(float(at), [one for one in columns if one is not None], [1.0, 1000 * float(at)])
+    seconds = read_seconds(window, now, 60.0, 12.5)
+    assert seconds == read
+    [tokens] = evaluate(parse(f"rate(tokens_total[{duration(seconds)}])"), window, now).values
+    assert tokens == pytest.approx(1000, rel=0.05)
 
 
 async def test_an_agent_that_has_just_started_calls_nothing_healthy() -> None:
