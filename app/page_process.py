@@ -29,6 +29,8 @@ _TASTE = {
     "client.showErrorDetails": "type",
     "client.showErrorLinks": "false",
     "client.toolbarMode": "minimal",
+    "logger.hideWelcomeMessage": "true",  # `kvitals web` prints the address
+    "logger.level": "error",
     "runner.magicEnabled": "false",
     "runner.postScriptGC": "false",  # 0.13 s of each answer on ten minutes of four engines; Python collects by itself
     "server.fileWatcherType": "none",
