@@ -39,4 +39,4 @@ def test_a_play_that_is_not_judged_counts_against_the_share(capsys: pytest.Captu
 
 
 def test_there_are_recorded_incidents_with_requests() -> None:
-    assert len(with_requests(sorted(CAPTURES.glob("*.kvcap")))) == 15
+    assert len(with_requests(sorted(CAPTURES.glob("*.kvcap")))) == 16

@@ -40,7 +40,7 @@ def test_a_cause_comes_with_its_proof_what_it_explains_and_what_to_do(api: Stub)
         "since 2025-12-31 14:02:40 UTC",
         "explains `LAT01 (page)` **TTFT p99 above objective**: 99 % of requests",
         "explains `KVC09 (ticket)`",
-        "confidence high (90%)",
+        "confidence high (0.90)",
         "--kv-cache-dtype fp8",
         "now auto · needs a restart · cost low · needs a GPU with FP8",
         "**Will not fix:** A client that never reads",
