@@ -63,7 +63,7 @@ def reason(document: str) -> str:
 
 @pytest.mark.parametrize(
     ("path", "expected"),
-    [("/big", "too_large"), ("/half", "truncated"), ("/gone", "http_error")],
+    [("/big", "too large"), ("/half", "truncated"), ("/gone", "http error")],
 )
 def test_a_page_that_cannot_be_read_is_a_target_down_with_a_reason(
     path: str, expected: str, server: str, capsys: pytest.CaptureFixture[str]
