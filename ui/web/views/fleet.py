@@ -124,15 +124,14 @@ def _engine_links(rows: Sequence[EngineRow]) -> None:
 def _table(selected: Sequence[EngineRow]) -> None:
     rows: list[dict[str, Any]] = []
     for one in selected[:TOP]:
-        name = one.entity.title
         row: dict[str, Any] = {
-            "engine": name,
+            "engine": one.entity.title,
             "worst": one.severity or "",
             "verdict": one.verdict,
             "findings": len(one.findings),
         }
-        known = {name: one.figures[name] for name in SIGNALS if name in one.figures}
-        row |= {plain(name): measure for name, measure in known.items() if measure.text}
+        known = {signal: one.figures[signal] for signal in SIGNALS if signal in one.figures}
+        row |= {plain(signal): measure for signal, measure in known.items() if measure.text}
         rows.append(row | {k: label for k in _GROUPS if (label := _label(one, k))})
     config = {
         "engine": st.column_config.TextColumn(pinned=True),
