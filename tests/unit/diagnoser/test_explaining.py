@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from kvitals.diagnoser.evaluator import Judge
@@ -201,3 +202,22 @@ def test_a_cause_of_the_node_counts_at_once_where_an_engine_has_the_symptom(
     early = Judgement(KNOWLEDGE.rules["TEN03"], Labels({"node": node}), "clear", "not long yet", None, early=5.0)
     promoted = judge._promoted([on("LAT01", "a"), early], SPAN.at)
     assert (promoted[1].outcome == "fired") is counts
+
+
+def test_a_fault_that_does_not_count_yet_is_no_healthy_engine(judge: Judge) -> None:
+    """For ten seconds after a stop of 8 s the agent said "No trouble found", then that a process had been stopped."""
+    clear = [on(code, engine, "clear") for code in ("LAT01", "SCH10") for engine in ENGINES]
+    early = replace(on("ENG13", "a", "clear"), early=5.0)
+    assert told(judge, *clear, early).verdict.startswith(
+        "Too early to judge: “A process of the engine is or was stopped” is true, and counts if it stays so for 10 s."
+    )
+    slots = replace(on("SCH01", "a", "clear"), early=5.0)
+    assert not told(judge, *clear, slots).verdict.startswith("Too early"), "a ticket's cause comes and goes"
+
+
+def test_a_symptom_stands_before_a_metric_that_is_missing(judge: Judge) -> None:
+    """One missing metric hid a page, with "Enable engine statistics" as the only lever."""
+    document = told(judge, on("LAT02", "a"), on("TEL02", "a"), on("LAT05", "a"))
+    assert [one.code for one in document.leading] == ["LAT02", "TEL02", "LAT05"]
+    lost = told(judge, on("LAT02", "a"), on("TEL01", "a"))
+    assert [one.code for one in lost.leading] == ["TEL01", "LAT02"], "what is known of it is old"
