@@ -19,8 +19,10 @@ from kvitals.app.agent_client import (
 )
 from kvitals.app.errors import NoEngineError
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup
-from kvitals.app.sources.losses import SourceLoss
+from kvitals.app.sources.losses import SourceLoss, with_losses
 from kvitals.diagnoser.entities import ENTITIES, INFO
+from kvitals.diagnoser.judgement import Judgement
+from kvitals.diagnoser.triage import pending_judgements
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.promql import PromQLError, evaluate_range
@@ -152,7 +154,14 @@ class Collector:
         seen = self._last - (self._started or self._last)
         fast = min(max(seen, INTERVAL_SECONDS), FAST_SECONDS)
         self.pipeline.observe(self._last, fast=fast, cold=True)
-        return self.pipeline.triage()
+        return of_one_look(self.pipeline.triage(), self.pipeline.judgements)
+
+
+def of_one_look(document: Triage, judgements: Sequence[Judgement]) -> Triage:
+    """The document, with what to do where its verdict waits for how long something lasts: one look never shows that."""
+    if document.healthy is not None or not pending_judgements(judgements):
+        return document
+    return with_losses(document, [SourceLoss("one look does not show if it lasts; `kvitals run` does", hides=False)])
 
 
 async def agent_document(url: str) -> Triage | None:

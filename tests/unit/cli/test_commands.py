@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from aiohttp.typedefs import Handler
+from msgspec.structs import replace
 from rich.console import Console
 
 from kvitals.app.agent_client import AgentRefusedError
@@ -19,12 +20,14 @@ from kvitals.app.comparison import SignalPair, change, differences
 from kvitals.app.demo import FOLDER, HEAVY_TENANT, incidents
 from kvitals.app.pipeline import Setup
 from kvitals.app.serve_recorded import read_pages, serve
-from kvitals.app.sources.live import Collector, agent_document, is_agent
+from kvitals.app.sources.live import Collector, agent_document, is_agent, of_one_look
 from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
+from kvitals.diagnoser.judgement import Judgement
 from kvitals.rules.finding import encode
 from kvitals.rules.loader import load
 from kvitals.series.promql import PromQLError, QueryLimitError
+from kvitals.series.types import Labels
 from kvitals.ui.cli.compare import ROWS
 from kvitals.ui.cli.main import main
 from kvitals.ui.cli.render import spark
@@ -145,6 +148,18 @@ async def test_a_recorded_incident_served_as_a_target_is_an_engine_to_any_tool()
     finally:
         server.cancel()
         await asyncio.gather(server, return_exceptions=True)
+
+
+def test_one_look_says_what_shows_if_trouble_lasts() -> None:
+    """ "... and counts if it stays so for 2 min" came of each look, and no look could resolve it."""
+    full_cache = judge(HEAVY_TENANT, setup()).document
+    waiting = replace(full_cache, healthy=None)
+    early = Judgement(load().rules["LAT01"], Labels({"engine": "e"}), "clear", "true for 0 s", None, early=0.0)
+    assert (
+        of_one_look(waiting, [early]).coverage.warnings[-1] == "one look does not show if it lasts; `kvitals run` does"
+    )
+    assert of_one_look(waiting, [replace(early, early=None)]) is waiting
+    assert of_one_look(full_cache, [early]) is full_cache
 
 
 async def test_the_time_before_the_first_answer_is_not_called_healthy() -> None:
