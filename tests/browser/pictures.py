@@ -60,7 +60,7 @@ PICTURES = (
     _sheet("cascades", "Stage 4 of 5", 1),
     _sheet("requests", "what the time went into", 3),
     _sheet("fleet", "with any finding", 1),
-    _sheet("engine", "kv usage p90", 4),
+    _sheet("engine", "KV usage p90", 4),
     _sheet("efficiency", "too short for a review", 0),
     Picture(
         "page-what-if", "what-if&lever=raise-kv-budget", CASCADE, "Measured and simulated both describe", 1, sheet=True

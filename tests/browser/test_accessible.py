@@ -22,7 +22,7 @@ PAGES = {
     "cascades": "Stage 4 of 5",
     "requests": "what the time went into",
     "fleet": "Find the knee",
-    "engine": "kv usage p90",
+    "engine": "KV usage p90",
     "efficiency": "too short for a review",
     "what-if": "1,005 requests",
     "size": "Size it",

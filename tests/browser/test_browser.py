@@ -102,7 +102,7 @@ def test_a_live_page_follows_the_agent_and_keeps_what_was_opened(api: Stub, url:
     visit(driver, url)
     wait_for(driver, "Ruled out: 2 other causes")
     expander(driver, "Ruled out").find_element(By.TAG_NAME, "summary").click()
-    wait_for(driver, "kv usage p90 is 97 %, not below 50 %")
+    wait_for(driver, "KV usage p90 is 97 %, not below 50 %")
     time.sleep(1)  # until the charts are in place
     driver.execute_script("document.querySelectorAll('svg.marks, h1, details').forEach(e => e.marked = true)")
     marked = "return [...document.querySelectorAll('svg.marks, h1, details')].every(e => e.marked)"

@@ -54,7 +54,7 @@ def _fold(label: str) -> str:
 JOURNEYS = (
     Journey("timeline by the sidebar", "", TRIAGE, (_page("Timeline"),), "Select a window"),
     Journey("onset of the finding", "", TRIAGE, (_link("Onset"),), "As a list"),
-    Journey("engine of the finding", "", TRIAGE, (_link("Engine"),), "kv usage p90"),
+    Journey("engine of the finding", "", TRIAGE, (_link("Engine"),), "KV usage p90"),
     Journey("tenants of the finding", "", TRIAGE, (_link("Tenants"),), "Who paid for whom"),
     Journey("requests of the finding", "", TRIAGE, (_link("Requests"),), "what the time went into"),
     Journey("rule of the finding", "", TRIAGE, (_link("Rule TEN02"),), "What it sees"),

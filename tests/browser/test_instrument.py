@@ -87,7 +87,7 @@ def test_from_the_finding_to_onset_engine_rule_and_replay(url: str, driver: webd
     driver.back()
     wait_for(driver, "What to do, in this order")
     assert follow(driver, "Engine", "engine")["engine"] == ["engine"]
-    wait_for(driver, "kv usage p90")
+    wait_for(driver, "KV usage p90")
     assert follow(driver, "Rule TEN02", "rules")["rule"] == ["TEN02"]
     wait_for(driver, "What it sees")
     visit(driver, f"{url}/?source={CASCADE}")
