@@ -94,6 +94,16 @@ def test_an_agent_that_refuses_says_why() -> None:
     assert (caught.value.status, caught.value.reason) == (503, "no findings yet")
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_an_engine_with_a_key_is_no_agent(status: int) -> None:
+    """ "the agent ... refuses this caller; send the token of [remote]" was said of an engine."""
+    with answering({"findings": (status, b"no")}) as url, pytest.raises(NotKvitalsError, match=f"HTTP {status}"):
+        AgentClient(url).findings()
+    refusal = b'{"status":"error","errorType":"unauthorized","error":"send the token"}'
+    with answering({"findings": (status, refusal)}) as url, pytest.raises(AgentRefusedError, match="send the token"):
+        AgentClient(url).findings()
+
+
 @pytest.mark.parametrize("method", ["cache", "accesses", "history"])
 def test_what_an_agent_does_not_have_is_none(method: str) -> None:
     refusal = b'{"status":"error","errorType":"not_found","error":"no engine publishes KV events"}'

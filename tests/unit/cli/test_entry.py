@@ -144,6 +144,10 @@ def test_a_moment_of_a_recording_has_three_short_forms(text: str) -> None:
     assert parse_moment(text, 1000.0, "--at", 1100.0) == 1075.0
 
 
+def test_a_moment_may_be_written_as_it_is_printed() -> None:
+    assert parse_moment("1970-01-01 00:17:55 UTC", 1000.0, "--at", 1100.0) == 1075.0
+
+
 def test_a_value_that_begins_with_a_minus_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = _ended(capsys, "triage", "http://127.0.0.1:1", "--at", "-5s")
     assert code == 2

@@ -279,3 +279,19 @@ def test_a_stopped_process_is_continued_and_not_restarted(halted: float, offered
     document = triage(judge, judge.judge(cold), cold, DocumentSource("agent", "here"))
     [lost] = [one for one in document.telemetry if one.code == "TEL01"]
     assert [one.lever for one in lost.levers] == offered
+
+
+@pytest.mark.parametrize(("counted", "offered"), [(True, []), (False, ["statistics-on"])])
+def test_statistics_are_not_to_be_switched_on_where_they_are(counted: bool, offered: list[str]) -> None:
+    """One metric was missing, and "remove --disable-log-stats" was the only lever, a restart."""
+    window = Window(7200, 1000)
+    group = window.group("engines")
+    names = {"kvitals_target_up": 1.0, "kvitals_family_missing": 1.0}
+    names |= {"kvitals_ttft_seconds_count": 50.0} if counted else {}
+    columns = [group.column(WHOLE.with_(__name__=name)) for name in names]
+    for at in (SPAN.at - 30, SPAN.at - 15, SPAN.at):
+        group.append(at, [column for column in columns if column is not None], list(names.values()))
+    judge, cold = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window)), EvaluationSpan(SPAN.at, cold=True)
+    document = triage(judge, judge.judge(cold), cold, DocumentSource("agent", "here"))
+    [missing] = [one for one in document.telemetry if one.code == "TEL02"]
+    assert [one.lever for one in missing.levers] == offered

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.patch.file_forms import engine_commands
 from kvitals.app.patch.lever_change import FlagEdit, PatchError, flag_changes
-from kvitals.app.patch.proposal import unified_diff
+from kvitals.app.patch.proposal import PatchRequest, propose, unified_diff
 from kvitals.app.patch.source_text import apply_edits
 from kvitals.app.patch.value_check import check_value
 from kvitals.rules.finding import LeverAdvice, LeverSetting
@@ -430,3 +431,15 @@ def test_what_is_only_noted_is_no_change_to_make(capsys: pytest.CaptureFixture[s
     assert "nothing to change: No trouble found" in said and "KVC06" in said
     code, out, _ = run(capsys, healthy, "KVC06")
     assert code == 0 and "**Warning.** KVC06 is only noted, and no problem now. No trouble found" in out
+
+
+def test_a_first_cause_without_a_lever_for_files_is_not_skipped_in_silence() -> None:
+    """`patch` wrote the lever of SCH01 where the verdict was "Load imbalance", and did not say so."""
+    document = judge(SHIPPED / "few_slots.kvcap", setup()).document
+    [slots, *others] = document.causes
+    pool = replace(slots, id="pool", code="SCH13", levers=[])
+    several = replace(document, causes=[pool, slots, *others])
+    warnings = propose(several, PatchRequest(), {}).warnings
+    assert warnings == ["this is for SCH01: no lever of SCH13, the first cause, changes a file"]
+    assert propose(several, PatchRequest("SCH01"), {}).warnings == []
+    assert propose(document, PatchRequest(), {}).warnings == []

@@ -46,6 +46,8 @@ def test_a_dry_run_prints_the_steps_and_does_nothing(capsys: pytest.CaptureFixtu
         ((*BOTH, "--peers", URL), "cannot be one of its --peers"),
         ((*BOTH, "--before", "5s"), "--before takes 36s to 4h"),
         ((*BOTH, "--for", "1x"), "is not a time"),
+        (("KVCXX", *BOTH), "no rule has the code KVCXX"),
+        (("KVCXX", *BOTH, "--dry-run"), "no rule has the code KVCXX"),
     ],
 )
 def test_bad_use_is_refused_with_what_to_write(

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from kvitals.app.demo import HEAVY_TENANT
+from kvitals.app.engine_twin import advised_settings
 from kvitals.ui.cli.main import main
+from tests.support.recordings import judge, setup
 
 CHANGES = Path(__file__).parents[2] / "captures" / "changes"
 LOWERED = str(CHANGES / "slots_lowered.kvcap")
@@ -146,3 +150,11 @@ def test_a_cache_that_no_prompt_fits_in_is_not_predicted(capsys: pytest.CaptureF
     """It was predicted to finish 0 requests per second with 0 that wait, while 13.7 arrived."""
     told = document(capsys, CASCADE, "--set", "num-gpu-blocks-override=2")
     assert "the longest prompt has" in told["no_prediction"]
+
+
+def test_what_is_only_noted_advises_no_setting() -> None:
+    """`whatif --set advised` simulated a flag of a note that the triage does not print."""
+    document = judge(HEAVY_TENANT.with_name("few_slots.kvcap"), setup()).document
+    assert [one.code for one in advised_settings(document)]
+    noted = replace(document, causes=[], symptoms=[], notes=[*document.causes, *document.notes])
+    assert advised_settings(noted) == []
