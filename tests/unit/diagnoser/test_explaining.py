@@ -221,3 +221,22 @@ def test_a_symptom_stands_before_a_metric_that_is_missing(judge: Judge) -> None:
     assert [one.code for one in document.leading] == ["LAT02", "TEL02", "LAT05"]
     lost = told(judge, on("LAT02", "a"), on("TEL01", "a"))
     assert [one.code for one in lost.leading] == ["TEL01", "LAT02"], "what is known of it is old"
+
+
+def test_uneven_queues_of_a_pool_explain_no_latency_of_an_engine_without_a_queue() -> None:
+    """"Load imbalance" explained a TTFT of 1.2 s, all of it prefill, on an engine where nothing waited."""
+    window = Window(7200, 1000)
+    for name, waiting in (("queues", 20.0), ("prefills", 0.0)):
+        group = window.group(name)
+        labels = Labels({"engine": name, "node": "n1", "pool": "chat"})
+        rows = {"kvitals_target_up": 1.0, "kvitals_requests_running": 8.0, "kvitals_requests_waiting": waiting}
+        columns = [group.column(labels.with_(__name__=metric)) for metric in rows]
+        for at in (SPAN.at - 30, SPAN.at - 15, SPAN.at):
+            group.append(at, [one for one in columns if one is not None], list(rows.values()))
+    judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window))
+    judge.judge(SPAN)
+    late = [said("LAT01", engine=name, node="n1") for name in ("queues", "prefills")]
+    assert explained(told(judge, *late, said("SCH13", pool="chat"))) == {
+        "LAT01 queues": {"SCH13"},
+        "LAT01 prefills": set(),
+    }
