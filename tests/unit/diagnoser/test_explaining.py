@@ -224,7 +224,7 @@ def test_a_symptom_stands_before_a_metric_that_is_missing(judge: Judge) -> None:
 
 
 def test_uneven_queues_of_a_pool_explain_no_latency_of_an_engine_without_a_queue() -> None:
-    """"Load imbalance" explained a TTFT of 1.2 s, all of it prefill, on an engine where nothing waited."""
+    """ "Load imbalance" explained a TTFT of 1.2 s, all of it prefill, on an engine where nothing waited."""
     window = Window(7200, 1000)
     for name, waiting in (("queues", 20.0), ("prefills", 0.0)):
         group = window.group(name)
