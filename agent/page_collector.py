@@ -121,11 +121,9 @@ class PageCollector(NodeCollector[PageRecord]):
         translator.status.say("objectives", series)
 
     def _write_probe(self, record: ProbeRecord) -> None:
-        if record.refused:
-            return
         translator = self._scraper.translator(record.target)
         series: dict[Labels, float] = {}
-        for engine in translator.status.engines:
+        for engine in () if record.refused else translator.status.engines:
             series[translator.identity.series("kvitals_probe_success", engine)] = float(record.answered)
             series[translator.identity.series("kvitals_probe_seconds", engine)] = record.seconds
         translator.status.say("probe", series)

@@ -38,7 +38,7 @@ from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.series.promql import evaluate, parse
 from kvitals.series.recordings import Record
 from kvitals.series.slices import Steps, complete
-from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SeriesSource, SourceView
+from kvitals.series.types import METRIC_NAME, Floats, Frame, Labels, Matcher, MatchOp, SeriesSource, SourceView
 
 T = TypeVar("T")
 
@@ -73,11 +73,16 @@ def watched_span(first: float, at: float, asked: float = FAST_SECONDS) -> Evalua
     return EvaluationSpan(at, fast, SLOW_SECONDS, seen=seen)
 
 
+def row_times(source: SeriesSource, start: float, end: float) -> Floats:
+    """When there are rows of targets, in seconds since the epoch."""
+    frames = source.select([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], start, end)
+    return np.unique(np.concatenate([frame.times for frame in frames] or [np.empty(0)]))
+
+
 def read_seconds(source: SeriesSource, at: float, asked: float, pause: float) -> float:
     """The seconds of a window of `asked` seconds before `at` that were read: where it begins in a pause of more than
     `pause` seconds, as of a machine that stood still, those since. A rate over all of it would lack what came then."""
-    frames = source.select([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], at - 2 * asked, at)
-    times = np.unique(np.concatenate([frame.times for frame in frames] or [np.empty(0)]))
+    times = row_times(source, at - 2 * asked, at)
     place = int(np.searchsorted(times, at - asked, "right"))
     if 0 < place < len(times) and times[place] - times[place - 1] > pause:
         return min(asked, at - float(times[place]))

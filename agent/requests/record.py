@@ -46,6 +46,11 @@ class SpanRef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     parent: str = ""  # the span around it
 
 
+def is_refusal(status: int | None) -> bool:
+    """Whether an HTTP status says that the request was answered with an error. 499 says that its client had left."""
+    return status is not None and status >= 400 and status != CLIENT_CLOSED
+
+
 class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A request as a whole. Times are seconds since the epoch; None is unknown, never 0."""
 
@@ -81,8 +86,7 @@ class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def outcome(self) -> Outcome:
         """How it ended. A client that leaves once it has read that it is refused has aborted nothing."""
         status, finish, error = self.status or 0, self.finish, self.error
-        answered = status >= 400 and status != CLIENT_CLOSED
-        if (self.aborted or finish == "abort") and not answered:
+        if (self.aborted or finish == "abort") and not is_refusal(status):
             return "aborted"
         if status < 400 and not error:
             return "error" if finish == "error" else "success"

@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from kvitals.agent.logger import Logger
 from kvitals.agent.requests.observation import RequestPart
+from kvitals.agent.requests.record import is_refusal
 from kvitals.agent.tap.context import ContextFields, RequestPseudonyms, context_of
 from kvitals.agent.tap.exchange import Clock, Observation, TapPlace, measured_as
 from kvitals.agent.tap.http1 import RequestHead, Response
@@ -127,8 +128,8 @@ class Books:
         if observation is None:
             return
         part = observation.ended(time.perf_counter(), left=left, missed=missed, error=error, status=status or None)
-        answered = (part.status or 0) >= 400  # a client that leaves then has aborted nothing
-        told = "aborted" if part.aborted and not answered else str(part.status or part.error)
+        aborted = part.aborted and not is_refusal(part.status)  # as of the request's record
+        told = "aborted" if aborted else str(part.status or part.error)
         self.requests[part.name, told] += 1
         if observation.unread:
             self.unread[observation.unread] += 1

@@ -12,11 +12,19 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from kvitals.app.pipeline import FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup, read_seconds, watched_span
+from kvitals.app.pipeline import (
+    FAST_SECONDS,
+    SIGNALS,
+    SLOW_SECONDS,
+    Pipeline,
+    Setup,
+    read_seconds,
+    row_times,
+    watched_span,
+)
 from kvitals.app.sources.losses import SourceLoss
 from kvitals.app.sources.recording import Moments, RecordingVerdict, with_window
 from kvitals.app.sources.recording_reader import RecordingError
-from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.judgement import Memory, needed_duration, seconds
 from kvitals.diagnoser.review.incidents import TOLD
 from kvitals.diagnoser.steps import row_gap
@@ -24,7 +32,7 @@ from kvitals.rules.finding import DocumentSource
 from kvitals.series.history import event_log
 from kvitals.series.history.damage import time_text
 from kvitals.series.history.reader import HistoryReader
-from kvitals.series.types import METRIC_NAME, Floats, Frame, Labels, Matcher, MatchOp, SeriesSource
+from kvitals.series.types import Frame, Labels
 from kvitals.series.undecodable import UNDECODABLE
 from kvitals.series.window import Window
 
@@ -128,15 +136,9 @@ def _longer_window(step: float, fast: float, asked: float) -> list[SourceLoss]:
     return losses
 
 
-def _row_times(source: SeriesSource, start: float, end: float) -> Floats:
-    """When there are rows of targets."""
-    frames = source.select([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], start, end)
-    return np.unique(np.concatenate([frame.times for frame in frames] or [np.empty(0)]))
-
-
 def _end_of_rows(reader: HistoryReader, at: float, late: float) -> float:
     """The moment, or that of the last row before it where no agent ran since: its rows say nothing of later ones."""
-    times = _row_times(reader, at - LOOKBACK_SECONDS, at)
+    times = row_times(reader, at - LOOKBACK_SECONDS, at)
     return float(times[-1]) if len(times) and at - times[-1] > late else at
 
 
@@ -151,7 +153,7 @@ def _run_up(at: float, length: float, cycle: float) -> list[float]:
 
 def _with_rows(window: Window, moments: Sequence[float], late: float) -> list[float]:
     """Those of the moments at which an agent ran: what rows show of a time without any was not so."""
-    times = _row_times(window, moments[0] - late, moments[-1]) if moments else np.empty(0)
+    times = row_times(window, moments[0] - late, moments[-1]) if moments else np.empty(0)
     places = np.searchsorted(times, moments, "right") - 1
     return [m for m, place in zip(moments, places, strict=True) if place >= 0 and m - times[place] <= late]
 

@@ -120,3 +120,37 @@ async def test_a_node_asks_the_engines_that_are_named_and_no_others() -> None:
             assert sent == [1]
         finally:
             await node.close()
+
+
+async def test_a_probe_that_is_refused_shows_nothing_and_one_that_fails_does() -> None:
+    """An engine that answered 500 was "No trouble found"; one that asks for a key answers 401 to a probe without it."""
+    statuses = [500, 401]
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text=PAGE)
+
+    async def completion(_: web.Request) -> web.Response:
+        return web.Response(status=statuses.pop(0))
+
+    app = web.Application()
+    app.router.add_get("/metrics", page)
+    app.router.add_post("/v1/completions", completion)
+    async with TestServer(app) as server:
+        target = TargetTable(url=str(server.make_url("/metrics")), name="one")
+        node = Node(Config(agent=AgentTable(discover=False), targets=(target,)))
+        await node.open()
+        seen = []
+        try:
+            for record in await node.collect():
+                node.ingest(record)
+            for _ in range(2):
+                (answer,) = await node.probe()
+                node.ingest(answer)
+                for record in await node.collect():
+                    node.ingest(record)
+                found = evaluate("kvitals_probe_success", node.window, time.time())
+                assert not isinstance(found, float)
+                seen.append((answer.status, answer.refused, list(found.values)))
+        finally:
+            await node.close()
+    assert seen == [(500, False, [0.0]), (401, True, [])]
