@@ -27,7 +27,7 @@ def missing_signals(verdict: Verdict) -> list[str]:
 def describe_false(
     decided: ComparisonResult, entity: Labels, known: Mapping[str, SignalValues], knowledge: Knowledge
 ) -> str:
-    """A false comparison in words: `kv usage p90 is 41 %, not above 90 %`, or the values that it was made of."""
+    """A false comparison in words: `KV usage p90 is 41 %, not above 90 %`, or the values that it was made of."""
 
     def is_(name: str) -> str:
         return f"{plain(name)} is {render(known[name].values.get(entity), knowledge.signals[name].unit)}"
@@ -49,7 +49,7 @@ def describe_false(
 def describe_true(
     decided: ComparisonResult, entity: Labels, known: Mapping[str, SignalValues], knowledge: Knowledge
 ) -> str:
-    """A true comparison in words, `kv usage p90 is 98 %, above 90 %`, or `gpu rich in compute is yes`; empty where the
+    """A true comparison in words, `KV usage p90 is 98 %, above 90 %`, or `gpu rich in compute is yes`; empty where the
     value that is compared is that of no signal, but calculated from some."""
     names = [n for n in signals_in(decided.comparison.left) if known[n].values.get(entity) == decided.left]
     if not names or decided.left is None:

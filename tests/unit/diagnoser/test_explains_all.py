@@ -90,6 +90,6 @@ def test_a_cause_comes_before_what_it_explains(judge: Judge, cause: Rule, effect
 @for_each("cause, effect", EDGES)
 def test_a_cause_that_is_not_so_is_ruled_out_with_its_number(judge: Judge, cause: Rule, effect: Rule) -> None:
     if effect.kind == "symptom":
-        document = told(judge, said(effect), said(cause, "clear", "kv usage p90 is 12 %, not above 90 %"))
+        document = told(judge, said(effect), said(cause, "clear", "KV usage p90 is 12 %, not above 90 %"))
         (out,) = [r for r in document.ruled_out if r.code == cause.code]
-        assert out.because == "kv usage p90 is 12 %, not above 90 %"
+        assert out.because == "KV usage p90 is 12 %, not above 90 %"

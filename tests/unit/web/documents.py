@@ -332,7 +332,7 @@ def unhealthy() -> Triage:
                 "SCH01",
                 "Requests wait for slots while the KV cache has room",
                 ENGINE.title,
-                "kv usage p90 is 97 %, not below 50 %",
+                "KV usage p90 is 97 %, not below 50 %",
             ),
             RuledOut("PFX02", "Prefix caching is off", ENGINE.title, "prefix caching: yes"),
         ],

@@ -50,7 +50,7 @@ def test_a_cause_comes_with_its_proof_what_it_explains_and_what_to_do(api: Stub)
         "kvitals:kv_usage_p90",
         "Problems of the telemetry",
         "muted: adapter roll-out until Friday",
-        "kv usage p90 is 97 %, not below 50 %",
+        "KV usage p90 is 97 %, not below 50 %",
         "1 check without **a tracked cache**",
         "to get it: --kv-cache-metrics",
     ):
