@@ -22,6 +22,7 @@ import msgspec
 from kvitals.diagnoser.steps import STEP_ROWS, Ask
 from kvitals.diagnoser.text import render
 from kvitals.rules.engine_flags import GUESSED
+from kvitals.rules.engine_map import UNSET_FACTS
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import Effect, EffectVerdict, LeverAdvice, PredictedValue
 from kvitals.rules.loader import Knowledge
@@ -29,7 +30,10 @@ from kvitals.rules.model import SCOPES, Lever, Quantity, Signal
 from kvitals.rules.versions import in_range
 from kvitals.series.types import METRIC_NAME, Labels
 
-FACTS = ("kvitals_engine_fact", "kvitals_engine_info")
+FACT, INFO = "kvitals_engine_fact", "kvitals_engine_info"
+FACTS = (INFO, FACT)
+"""Read in this order: a number that an endpoint reports stands over a flag that is not set."""
+NOT_SET = "not set"
 DERIVED = frozenset(("kv_blocks", "kv_capacity_tokens", "kv_memory_bytes", "weight_memory_bytes", "kv_max_concurrency"))
 """Facts that follow from others, or differ by chance from start to start."""
 OBSERVED = frozenset(("kv events",))
@@ -75,13 +79,19 @@ Look = Callable[[float, float], Values]
 
 @dataclass(frozen=True)
 class SettingChange:
-    """What was before and is now; empty where it was or is not told. guessed: no endpoint reported the two values, so
+    """What was before and is now; empty where it was or is not told, `NOT_SET` where a flag was or
+    is not there. guessed: no endpoint reported the two values, so
     the change is a guess as well."""
 
     name: str
     before: str
     after: str
     guessed: bool = False
+
+    @property
+    def is_a_move(self) -> bool:
+        """Whether both values are known, so that it has a direction."""
+        return NOT_SET not in (self.before, self.after)
 
     def __str__(self) -> str:
         note = " (guessed from the metrics page)" if self.guessed else ""
@@ -171,12 +181,13 @@ def latest_changes(ask: Ask, start: float, end: float, gap: float) -> dict[Label
 
 def stated_settings(family: str, labels: Labels, value: float) -> dict[str, str]:
     """What a series tells of a configuration: names and values."""
-    if family == FACTS[0]:
+    if family == FACT:
         return (
             {} if labels["fact"] in DERIVED or labels.get("source") in OBSERVED else {labels["fact"]: f"{value:.12g}"}
         )
     rest = labels.drop(METRIC_NAME, "cluster", "node", "engine", "pool", "model", "role", "hardware", *PASSING)
-    return dict(rest)
+    unset = {name for name in rest.get(UNSET_FACTS, "").split(",") if name} - DERIVED
+    return dict.fromkeys(unset, NOT_SET) | dict(rest.drop(UNSET_FACTS))
 
 
 def _of_engine(entity: Labels, rows: Mapping[float, Mapping[str, str]]) -> Iterator[ConfigurationChange]:
@@ -255,7 +266,7 @@ def _pulls(lever: Lever, named: Mapping[str, SettingChange], change: Configurati
     for setting in lever.settings:
         if setting.system != system or (version and not in_range(version, setting.versions)):
             continue
-        facts = [fact for fact in _FACT.findall(setting.now) if fact in named]
+        facts = [fact for fact in _FACT.findall(setting.now) if fact in named and named[fact].is_a_move]
         if lever.in_force and not set(facts) & set(of_force):  # something else puts it in force, and that did not come
             continue
         moved = [_moved(named[fact]) for fact in facts]

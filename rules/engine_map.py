@@ -29,6 +29,8 @@ Program = Literal["engine", "scheduler", "frontend", "router", "gateway", "store
 
 MAX_FACT = 1e18
 MAX_STRING = 200
+UNSET_FACTS = "unset"
+"""Label of kvitals_engine_info: facts whose flags are not on the command line and have no fixed default."""
 
 _SINCE = re.compile(r">=\s*([0-9.]+)")
 _WORKING_TREE = re.compile(r"v?0\.[01]\.dev|dev")
@@ -95,6 +97,7 @@ class LabelFact(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     over_ranks: bool = False  # the label holds the sum over the page's ranks
     reserved: int = 0  # so many of each rank no request can use: they are not in the fact
     counts: str = ""  # another fact, whose reserved part is in this label, too
+    only_set: bool = False  # the label is None unless the flag of this fact is given
     note: str = ""
 
 
@@ -245,6 +248,14 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
             found.setdefault(metric.raw, []).append(metric)
         return found
 
+    @cached_property
+    def _only_by_flag(self) -> set[str]:
+        """Facts that a flag states, and that no page or endpoint reports while the flag is not given."""
+        always = {fact for one in self.infos for fact, label in one.numbers.items() if not label.only_set}
+        if self.endpoint is not None:
+            always.update(self.endpoint.numbers, self.endpoint.given, self.endpoint.absent)
+        return {flag.fact for flag in self.flags.values() if flag.fact} - always
+
     def strip(self, name: str) -> str | None:
         """A raw name without the engine's prefix; None for a name that is not the engine's."""
         for prefix in self.recognise.prefixes:
@@ -283,7 +294,8 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
         return release(version)[:parts] > release(self.newest)[:parts]
 
     def learn(self, flags: FlagMapping, version: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Facts and strings from a command line. `version` decides on defaults; empty: none apply."""
+        """Facts and strings from a command line. `version` decides on defaults; empty: none apply. The string `unset`
+        lists the facts that a known version computes by itself, as their flags are not there."""
         facts: dict[str, float] = {}
         info: dict[str, str] = {}
         for name, flag in self.flags.items():
@@ -298,6 +310,9 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
             number = default if number is None and isinstance(default, float) else number
             if isinstance(number, float):
                 facts[flag.fact] = number
+        given = {flag.fact for name, flag in self.flags.items() if flags.get(name) is not None}
+        if usable(version) and (unset := self._only_by_flag - given - facts.keys()):
+            info[UNSET_FACTS] = ",".join(sorted(unset))
         for flag in self.flags.values():
             if flag.per and flag.fact in facts:
                 facts[flag.fact] /= max(facts.get(flag.per, 1.0), 1.0)

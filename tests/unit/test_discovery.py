@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kvitals.agent.command_line import MAX_CONFIG_BYTES, Flags, launched_engine, parse, words
 from kvitals.agent.discovery import DiscoveredTarget, DiscoveredTargets, DiscoveryError, Finder, Process, System
-from kvitals.rules.engine_map import EngineMap
+from kvitals.rules.engine_map import EngineMap, load_map
 
 VLLM = msgspec.convert(
     {
@@ -200,6 +200,18 @@ def test_defaults_need_the_version() -> None:
     target = only("vllm serve m")
     assert target.learn()[0] == {}
     assert target.learn("0.32.0")[0] == {"slots": 256}
+
+
+@pytest.mark.parametrize(
+    ("flags", "unset"), [("", True), ("--max-num-batched-tokens 512", False), ("--max-num-batched-tokens auto", False)]
+)
+def test_a_flag_that_is_not_there_is_listed_where_the_version_is_known(flags: str, unset: bool) -> None:
+    target = replace(only(f"vllm serve m {flags}"), engine_map=load_map("vllm"))
+    assert "unset" not in target.learn()[1]
+    listed = target.learn("0.32.0")[1]["unset"].split(",")
+    assert ("token_budget" in listed) is unset
+    assert "block_tokens" not in listed, "the page reports it whether or not the flag is given"
+    assert "tensor_parallel" not in listed, "its default is known"
 
 
 def test_an_engine_without_a_map() -> None:

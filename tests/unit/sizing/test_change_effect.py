@@ -62,6 +62,46 @@ def test_a_fact_that_is_not_told_for_a_while_did_not_change() -> None:
     assert change_effect.changes(facts(rows), 0.0, 30.0, 1.0) == []
 
 
+def told(unset: str, **numbers: float) -> dict[str, str]:
+    """What an engine of a known version tells. unset: the facts whose flags its command line lacks."""
+    info = {"engine": "e", "system": "vllm", "version": "0.32.0", "version_source": "build"}
+    rows = [(change_effect.INFO, Labels(info | ({"unset": unset} if unset else {})), 1.0)]
+    rows += [(change_effect.FACT, Labels({"fact": name}), value) for name, value in numbers.items()]
+    return {k: v for row in rows for k, v in change_effect.stated_settings(*row).items()}
+
+
+def test_a_flag_that_was_not_set_before_is_a_change() -> None:
+    """`--max-num-batched-tokens 512` where there was none: the engine had chosen a value that nobody reports."""
+    before, after = told("slots,token_budget"), told("slots", token_budget=512.0)
+    (there,) = change_effect.differences(before, after)
+    assert str(there) == "token_budget not set → 512"
+    (gone,) = change_effect.differences(change_effect.known_since(before, after), before)
+    assert str(gone) == "token_budget 512 → not set"
+    assert change_effect.differences(told("", queue_limit_tokens=4.0), after) == (), (
+        "which flags it lacked was not known"
+    )
+
+
+def test_a_number_that_is_reported_stands_over_a_flag_that_is_not_set() -> None:
+    def ask(expr: Expr, start: float, end: float, step: float) -> list[Series]:
+        times = np.array([0.0, 10.0])
+        if "engine_info" in str(expr):
+            labels = {"engine": "chat", "system": "vllm", "unset": "slots"}
+            return [Series(Labels({METRIC_NAME: change_effect.INFO, **labels}), times, np.ones(2))]
+        values = np.array([16.0, 32.0])
+        return [Series(Labels({METRIC_NAME: change_effect.FACT, "engine": "chat", "fact": "slots"}), times, values)]
+
+    (found,) = change_effect.changes(ask, 0.0, 30.0, 1.0)
+    assert found.settings == (SettingChange("slots", "16", "32"),)
+
+
+def test_a_setting_without_a_value_before_pulled_no_lever_and_is_no_error() -> None:
+    new = told("", slots=16.0)
+    change = ConfigurationChange(ENGINE, 0.0, 1.0, change_effect.differences(told("slots"), new), told("slots"), new)
+    sides = BeforeAfter(lambda query: 1.0, lambda query: 1.0)
+    assert [lever.name for lever in change_effect.pulled_levers(change, KNOWN, sides)] == []
+
+
 def version(text: str, source: str) -> dict[str, str]:
     labels = Labels({"engine": "e", "system": "vllm", "version": text, "version_source": source})
     return change_effect.stated_settings("kvitals_engine_info", labels, 1.0)
