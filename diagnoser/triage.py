@@ -181,9 +181,11 @@ class FindingOrder:
         """As the function of that name."""
         return _worst(self.symptoms)
 
-    def explains_worst(self, cause: Finding) -> bool:
-        """Whether a cause explains one of the worst open symptoms, over other open causes or directly."""
-        return not reached_from(cause, self.causes).isdisjoint(s.id for s in self.worst)
+    def is_answer(self, cause: Finding) -> bool:
+        """Whether a cause explains one of the worst open symptoms, over other open causes or directly, or there is none
+        that is worse than the cause itself."""
+        worst = [s.id for s in self.worst]
+        return not worst or not reached_from(cause, self.causes).isdisjoint(worst) or _is_a_page_by_itself(cause)
 
 
 def _ordered(open_: Sequence[Finding]) -> FindingOrder:
@@ -220,7 +222,8 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
 
     One that has ended comes after those that are true, unless it alone explains the worst symptom: the window of a
     symptom holds what was before, too. A cause that explains one of the worst open symptoms, by way of other causes
-    included, comes before one that does not: nobody is helped by a true cause of something else. One that is for
+    included, comes before one that does not: nobody is helped by a true cause of something else. A page that explains
+    nothing is no less than these: an engine that makes no progress has no late answers, as it has none. One that is for
     information comes after those that ask for something, even where it explains them: that prompts share nothing is no
     answer to why their prefill is in the way of others. A cause that another one explains comes after all that none
     explains. Then: its own severity, the weight of the open symptoms that it explains and that ask for something (one
@@ -232,7 +235,8 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
     worst = {s.id for s in _worst([f for f in fired if f.kind == "symptom"])}
-    beside = {c.code for c in causes} - {c.code for c in causes if not reached_from(c, causes).isdisjoint(worst)}
+    first = {c.code for c in causes if not reached_from(c, causes).isdisjoint(worst) or _is_a_page_by_itself(c)}
+    beside = {c.code for c in causes} - first
     asking = {cause.code for cause in causes if _WEIGHT[cause.severity]}
     ended = {c.id for c in causes if c.ended}
     explained_now = any(c.id not in ended and c.code not in beside for c in causes)
@@ -271,6 +275,11 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
         )
 
     return sorted(causes, key=key)
+
+
+def _is_a_page_by_itself(cause: Finding) -> bool:
+    """Whether a cause is the trouble itself: a page that holds now, and that no symptom shows."""
+    return cause.severity == "page" and not cause.ended and not cause.explained
 
 
 def is_healthy(
@@ -429,7 +438,7 @@ def verdict(
     causes, telemetry = ordered.causes, ordered.telemetry
     down = [f for f in telemetry if is_unread(f)]
     unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else _just_lost(judgements)
-    if causes and (not ordered.worst or ordered.explains_worst(causes[0])):
+    if causes and ordered.is_answer(causes[0]):
         kept = f", with {measured}" if measured and not ordered.worst else ""
         return f"{unread} {causes[0].title}{_over(causes[0])}{kept}.".lstrip()
     if down or (unread and ordered.worst):
@@ -477,7 +486,7 @@ def engine_verdict(
     """
     healthy = is_healthy(judge, judgements, open_, span)
     own = _ordered([f for f in open_ if f.entity.kind == "engine"])
-    if not own.causes or (own.worst and not own.explains_worst(own.causes[0])):
+    if not own.causes or not own.is_answer(own.causes[0]):
         own = _ordered(open_)
     return healthy, _answer(judge, judgements, span, healthy, own)
 

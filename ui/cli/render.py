@@ -58,14 +58,14 @@ def moment(t: float) -> str:
     return text if local.utcoffset() == UTC.utcoffset(None) else f"{text} ({local:%H:%M:%S %Z})"
 
 
-def spark(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
-    """A line of bars from zero to the maximum; empty for fewer than three values."""
+def spark(values: Sequence[float], width: int = SPARK_WIDTH, unit: str = "") -> str:
+    """A line of bars from zero to the maximum, of ratios at least to 100 %; empty for fewer than three values."""
     finite = [v for v in values if v == v and abs(v) != float("inf")]
     if len(finite) < 3:
         return ""
     step = max(1, len(finite) // width)
     kept = finite[::step][-width:]
-    top = max(max(kept), 1e-12)
+    top = max(max(kept), 1.0 if unit == "ratio" else 1e-12)
     return "".join(_BARS[round(7 * min(1.0, max(0.0, v / top)))] for v in kept)
 
 
@@ -181,11 +181,11 @@ def _proof(evidence: Sequence[Evidence], console: Console, verbose: bool) -> Non
         newest = max((line.points[-1].t for line in item.lines), default=0.0)
         last = [(line.labels.values(), line.points[-1]) for line in item.lines if line.points[-1].t == newest]
         shown = item.text
-        if len(last) > 1:
+        if len(last) > 1 and item.unit != "bool":  # the text names those that are so
             shown = ", ".join(f"{' '.join(names)} {render_value(point.value, item.unit)}" for names, point in last)
         if item.window is not None:
             shown += f" (last {render_value(item.window, 'seconds')})"
-        table.add_row(item.title, Text(shown, style="bold"), spark(values))
+        table.add_row(item.title, Text(shown, style="bold"), spark(values, unit=item.unit))
     console.print(_indent(table, 4))
     if verbose:
         for item in evidence:

@@ -205,7 +205,7 @@ def proof_lines(finding: Finding, width: int, most: int = PROOFS) -> list[Render
     for item in seen:
         values = [point.value for point in item.lines[0].points]
         row = [Text(item.title), Text(item.text, style="bold")]
-        table.add_row(*row, *([Text(spark(values), no_wrap=True)] if width >= SPARK_COLUMNS else []))
+        table.add_row(*row, *([Text(spark(values, unit=item.unit), no_wrap=True)] if width >= SPARK_COLUMNS else []))
     return [Text("Proof", style="bold"), Padding(table, (0, 0, 0, 2))] if seen else []
 
 

@@ -209,6 +209,8 @@ def test_what_ships_is_small() -> None:
 def test_a_spark_line_begins_at_zero() -> None:
     assert spark([0.0, 1.0, 2.0, 4.0]) == "▁▃▅█"
     assert spark([1.0, 1.0]) == ""
+    assert spark([0.02, 0.02, 0.02], unit="ratio") == "▁▁▁", "a hit rate of 2 % is no full bar"
+    assert spark([0.98, 0.5, 2.0], unit="ratio") == "▄▃█"
     assert spark([-1e308, 0.0, 1e308]) == "▁▁█"
 
 

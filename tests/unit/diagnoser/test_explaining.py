@@ -109,6 +109,12 @@ def test_a_page_that_explains_a_symptom_comes_before_a_ticket_that_explains_more
     assert [(c.code, c.severity) for c in document.causes] == [("KVC01", "page"), ("TEN03", "ticket")]
 
 
+def test_a_page_without_a_symptom_comes_before_a_ticket_that_explains_some(judge: Judge) -> None:
+    """ "Load imbalance" was the verdict of a pool of which one engine made no progress: it has no late token."""
+    document = told(judge, *LATE, on("ENG01", "c"), said("TEN03", node="n1"))
+    assert [(c.code, c.severity) for c in document.causes] == [("ENG01", "page"), ("TEN03", "ticket")]
+
+
 def test_what_is_for_information_comes_after_what_it_explains(judge: Judge) -> None:
     document = told(judge, on("LAT01", "a"), on("PFX16", "a"), on("KVC06", "a"))
     assert [(c.code, c.severity) for c in document.causes] == [("KVC06", "ticket"), ("PFX16", "info")]
