@@ -180,16 +180,27 @@ class _Reader:
         if not isinstance(value, dict):
             self._problems.append(f"{where} must be a table")
             return None
-        if not self._unknown(where, value, _fields(kind)):
-            return None
+        whole = self._unknown(where, value, _fields(kind))
         if isinstance(value.get("slo"), dict) and not self._unknown(f"{where}.slo", value["slo"], _fields(SomeSlo)):
             return None
-        try:
-            return msgspec.convert({k: _at_midnight(v) for k, v in value.items()}, kind, dec_hook=self._hook)
-        except msgspec.ValidationError as error:
-            message, _, path = str(error).partition(" - at `$")
-            self._problems.append(f"{where}{_dotted(path)}: {_plain(message)}")
-            return None
+        return self._converted(where, {k: _at_midnight(v) for k, v in value.items() if k in _fields(kind)}, kind, whole)
+
+    def _converted(self, where: str, value: dict[str, Any], kind: type[T], whole: bool) -> T | None:
+        """A table's keys as its type; None where one has a problem, or not the `whole` table is here. Each problem is
+        noted: the table is read again without the key that has it."""
+        while True:
+            try:
+                made = msgspec.convert(value, kind, dec_hook=self._hook)
+                return made if whole else None
+            except msgspec.ValidationError as error:
+                message, _, path = str(error).partition(" - at `$")
+                key = _first_key(path)
+                if key or whole:  # what a table without its faulty keys lacks is no problem of the file
+                    self._problems.append(f"{where}{_dotted(path)}: {_plain(message)}")
+                whole = False
+                if key not in value:
+                    return None
+                del value[key]
 
     def _unknown(self, where: str, value: Mapping[str, Any], allowed: Collection[str]) -> bool:
         """Note the keys that are not allowed; whether there are none."""
@@ -336,6 +347,11 @@ def _at_midnight(value: Any) -> Any:
     if isinstance(value, date) and not isinstance(value, datetime):
         return datetime(value.year, value.month, value.day, tzinfo=UTC)
     return value
+
+
+def _first_key(path: str) -> str:
+    """`a` of `.a[...].b`; empty where the problem is one of the whole table."""
+    return re.split(r"[.\[]", path.removeprefix(".").rstrip("`"))[0]
 
 
 def _dotted(path: str) -> str:

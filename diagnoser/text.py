@@ -22,6 +22,7 @@ _LASTING = ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (120, 60, "min"))
 UNKNOWN = "unknown"
 _SECONDS = re.compile(r"_seconds\b")
 _ACRONYM = re.compile(r"\b(?:ttft|itl|tpot|kv|gpu|cpu|sm|slo|http|rpc|rdma|oom|pcie|dram)\b")
+_FIGURES = re.compile(r"[0-9][0-9.,]*")
 _BRACKETS = re.compile(r" \([^()]*\)")
 _SENTENCE_END = re.compile(r"(?<=[.;]) +(?=[A-Z{])")
 MORE_DIGITS = 8
@@ -29,6 +30,11 @@ MORE_DIGITS = 8
 
 SHARE_DIGITS = 4
 """The same of a share that is neither nothing nor all."""
+
+
+def without_figures(verdict: str) -> str:
+    """A verdict without its numbers, which differ at each moment: for who prints its changes."""
+    return _FIGURES.sub("", verdict)
 
 
 def render(value: float | None, unit: str, more: int = 0) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 
@@ -19,10 +18,10 @@ from kvitals.app.runtime.ingestion import Ingestion
 from kvitals.app.runtime.reload import Reload
 from kvitals.app.runtime.silent_probes import SilentProbes
 from kvitals.app.state import StateKeeper
+from kvitals.diagnoser.text import without_figures
 from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
 
-_FIGURES = re.compile(r"[0-9][0-9.,]*")
 PAUSED = 2.5
 """After so many intervals without a row, nobody read in between."""
 PATIENCE = 0.8
@@ -102,7 +101,7 @@ class Cycle:
 
     def _say(self, verdict: str) -> None:
         """Print a verdict that differs from the one before by more than its figures: those differ in each cycle."""
-        if (kind := _FIGURES.sub("", verdict)) != self._verdict:
+        if (kind := without_figures(verdict)) != self._verdict:
             self._console.print(f"{time.strftime('%H:%M:%S')}  {verdict}")
             self._verdict = kind
 

@@ -567,3 +567,23 @@ def test_brackets_that_are_nested_too_deeply_are_named(tmp_path: Path) -> None:
     file.write_text("a = " + "[" * 100_000)
     with pytest.raises(ConfigError, match="brackets are nested too deeply: remove some levels"):
         load(file)
+
+
+def test_every_value_that_is_wrong_is_named(tmp_path: Path) -> None:
+    """One problem of a table hid the others: a file was corrected and checked six times."""
+    file = tmp_path / "kvitals.toml"
+    file.write_text(
+        '[agent]\ninterval = "fast"\nlistn = "x"\ntimeout = [1]\n'
+        '[[target]]\nname = 3\ntimeout = "never"\n[[target]]\nurl = "http://127.0.0.1:8000"\ninsecure = "no"\n'
+    )
+    with pytest.raises(ConfigError) as refused:
+        load(file, {})
+    named = [line.partition(": ")[2].partition(":")[0] for line in str(refused.value).splitlines()]
+    assert named == [
+        "[agent] unknown key 'listn'; did you mean 'listen'?",
+        "[agent].interval",
+        "[agent].timeout",
+        "[[target]] 1.name",
+        "[[target]] 1.timeout",
+        "[[target]] 2.insecure",
+    ]

@@ -11,6 +11,7 @@ from kvitals.app.errors import UsageError
 from kvitals.app.serve_recorded import serve
 from kvitals.app.sources.recording import verdicts
 from kvitals.app.sources.recording_reader import span_of
+from kvitals.diagnoser.text import without_figures
 from kvitals.ui.cli.common import EXIT_UNKNOWN, answer_console, exit_code, port_number, setup
 from kvitals.ui.cli.narrow import print_hanging
 from kvitals.ui.cli.render import moment
@@ -26,7 +27,7 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replay",
         action="store_true",
-        help="replay the recording FILE instead: print its verdicts over time, one line each",
+        help="replay the recording FILE instead: print each change of its verdict, one line each",
     )
     parser.add_argument(
         "--serve",
@@ -52,15 +53,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     console = answer_console()
     first, _ = span_of(file)
-    before = ""
+    before = ("", "")
     document = None
     for at, document in verdicts(file, setup(args)):
-        codes = " ".join(f.code for f in document.causes) or "-"
-        line = f"{codes:{CODES}} {document.verdict}"
-        if line != before:
+        told = document.causes or [f for f in document.leading if f.severity != "info"]
+        codes = " ".join(dict.fromkeys(f.code for f in told)) or "-"
+        if (gist := (codes, without_figures(document.verdict))) != before:
             when = f"+{at - first:5.0f} s  {moment(at)}  " if console.width >= DATED else f"+{at - first:5.0f} s  "
-            print_hanging(f"{when}{line}", console, len(when) + CODES + 1)
-            before = line
+            print_hanging(f"{when}{codes:{CODES}} {document.verdict}", console, len(when) + CODES + 1)
+            before = gist
     if document is None:
         console.print("the recording is shorter than one cycle; kvitals triage diagnoses it as a whole")
         return EXIT_UNKNOWN
