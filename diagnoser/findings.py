@@ -32,7 +32,7 @@ from kvitals.rules.finding import (
     Unknown,
     finding_id,
 )
-from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, parameters
+from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, Knowledge, parameters
 from kvitals.rules.model import EvidenceQuery, Quantity, Rule, Severity
 from kvitals.rules.proof import proof_of
 from kvitals.series.promql import Series, Vector
@@ -202,6 +202,11 @@ class Findings:
             next_check="",
             proof=proof.proof if (proof := proof_of(rule.code)) is not None else "",
         )
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """What is judged by."""
+        return self._judge.knowledge
 
     def superseded(self, judgement: Judgement) -> str:
         """The code of a fired rule that takes this one's place, or the empty string. One that was over before this one

@@ -29,7 +29,7 @@ from kvitals.rules.finding import (
     Triage,
     reached_from,
 )
-from kvitals.rules.loader import family_of
+from kvitals.rules.loader import Knowledge, family_of
 from kvitals.rules.model import SCOPES
 from kvitals.rules.origins import origins
 from kvitals.series.types import Labels
@@ -72,7 +72,7 @@ def triage(
     true = _fired(findings, judgements)
     muted = [_muted(f, mutes, span.at) for f in true if _mute(f, mutes, span.at)]
     open_ = [f for f in true if not _mute(f, mutes, span.at)]
-    ordered = _ordered(open_)
+    ordered = _ordered(open_, judge.knowledge)
     healthy = is_healthy(judge, judgements, open_, span)
     return Triage(
         source=source,
@@ -159,7 +159,7 @@ def _begun(
     """The document's beginning, of what is true."""
     open_ = [f for f in true if not _mute(f, mutes, span.at)]
     healthy = is_healthy(judge, judgements, open_, span)
-    return Brief(healthy, _answer(judge, judgements, span, healthy, _ordered(open_)), open_)
+    return Brief(healthy, _answer(judge, judgements, span, healthy, _ordered(open_, judge.knowledge)), open_)
 
 
 @dataclass(frozen=True)
@@ -175,6 +175,7 @@ class FindingOrder:
     symptoms: list[Finding]
     telemetry: list[Finding]
     notes: list[Finding]
+    faults: frozenset[str]  # ids of `pages_by_themselves`
 
     @property
     def worst(self) -> list[Finding]:
@@ -185,10 +186,10 @@ class FindingOrder:
         """Whether a cause explains one of the worst open symptoms, over other open causes or directly, or there is none
         that is worse than the cause itself."""
         worst = [s.id for s in self.worst]
-        return not worst or not reached_from(cause, self.causes).isdisjoint(worst) or _is_a_page_by_itself(cause)
+        return not worst or not reached_from(cause, self.causes).isdisjoint(worst) or cause.id in self.faults
 
 
-def _ordered(open_: Sequence[Finding]) -> FindingOrder:
+def _ordered(open_: Sequence[Finding], knowledge: Knowledge) -> FindingOrder:
     """What has ended is noted, but for causes of a symptom that is open and began before they ended: the window of a
     symptom holds what was before, too."""
     symptoms = [f for f in open_ if f.kind == "symptom" and not f.ended]
@@ -198,11 +199,13 @@ def _ordered(open_: Sequence[Finding]) -> FindingOrder:
     noted = {c.id for c in idle if reached_from(c, every).isdisjoint(felt)}
     noted |= {f.id for f in open_ if f.kind == "symptom" and f.ended}
     told = [f for f in open_ if f.id not in noted]
+    faults = pages_by_themselves([f for f in told if f.kind == "cause"], knowledge)
     return FindingOrder(
-        rank([f for f in told if f.kind == "cause"], told),
+        rank([f for f in told if f.kind == "cause"], told, faults),
         sorted(symptoms, key=lambda f: (-_WEIGHT[f.severity], f.code)),
         [f for f in told if f.kind == "telemetry"],
         [f for f in open_ if f.kind == "note" or f.id in noted],
+        faults,
     )
 
 
@@ -217,13 +220,22 @@ def is_unread(finding: Finding) -> bool:
     return finding.code in UNREAD
 
 
-def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
-    """Most likely cause first.
+def pages_by_themselves(causes: Sequence[Finding], knowledge: Knowledge) -> frozenset[str]:
+    """The ids of causes that are the trouble itself: a page that holds now and that no open symptom shows, as of an
+    engine that makes no progress. A limit that is reached, such as a full KV cache, harms by its symptoms alone."""
+    rules = knowledge.rules
+    limits = {code for code, rule in rules.items() if set(rule.binds) - {"fault"}}
+    pages = (c for c in causes if c.severity == "page" and not c.ended and not c.explained)
+    return frozenset(c.id for c in pages if c.code not in limits)
+
+
+def rank(causes: Sequence[Finding], fired: Sequence[Finding], faults: frozenset[str] = frozenset()) -> list[Finding]:
+    """Most likely cause first. faults: `pages_by_themselves`.
 
     One that has ended comes after those that are true, unless it alone explains the worst symptom: the window of a
     symptom holds what was before, too. A cause that explains one of the worst open symptoms, by way of other causes
-    included, comes before one that does not: nobody is helped by a true cause of something else. A page that explains
-    nothing is no less than these: an engine that makes no progress has no late answers, as it has none. One that is for
+    included, comes before one that does not: nobody is helped by a true cause of something else. The faults are
+    no less than these. One that is for
     information comes after those that ask for something, even where it explains them: that prompts share nothing is no
     answer to why their prefill is in the way of others. A cause that another one explains comes after all that none
     explains. Then: its own severity, the weight of the open symptoms that it explains and that ask for something (one
@@ -235,7 +247,7 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
     worst = {s.id for s in _worst([f for f in fired if f.kind == "symptom"])}
-    first = {c.code for c in causes if not reached_from(c, causes).isdisjoint(worst) or _is_a_page_by_itself(c)}
+    first = {c.code for c in causes if not reached_from(c, causes).isdisjoint(worst) or c.id in faults}
     beside = {c.code for c in causes} - first
     asking = {cause.code for cause in causes if _WEIGHT[cause.severity]}
     ended = {c.id for c in causes if c.ended}
@@ -275,11 +287,6 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
         )
 
     return sorted(causes, key=key)
-
-
-def _is_a_page_by_itself(cause: Finding) -> bool:
-    """Whether a cause is the trouble itself: a page that holds now, and that no symptom shows."""
-    return cause.severity == "page" and not cause.ended and not cause.explained
 
 
 def is_healthy(
@@ -485,9 +492,9 @@ def engine_verdict(
     of engines tell one from another. judgements: of this engine. open_: the findings about it, in the document's order.
     """
     healthy = is_healthy(judge, judgements, open_, span)
-    own = _ordered([f for f in open_ if f.entity.kind == "engine"])
+    own = _ordered([f for f in open_ if f.entity.kind == "engine"], judge.knowledge)
     if not own.causes or not own.is_answer(own.causes[0]):
-        own = _ordered(open_)
+        own = _ordered(open_, judge.knowledge)
     return healthy, _answer(judge, judgements, span, healthy, own)
 
 
@@ -541,7 +548,7 @@ def _listed_unknown(unknown: Sequence[Judgement]) -> list[list[Judgement]]:
 def _in_order(fired: Sequence[Judgement], findings: Findings) -> list[list[Judgement]]:
     """The judgements of each rule, the first cause before the others: it has the choice of levers."""
     outlines = [findings.outline(judgement) for judgement in fired]
-    ordered = _ordered(outlines)
+    ordered = _ordered(outlines, findings.knowledge)
     place = {f.id: i for i, f in enumerate((*ordered.causes, *ordered.symptoms, *ordered.telemetry))}
     order = sorted(range(len(fired)), key=lambda i: place.get(outlines[i].id, len(place)))
     return _by_rule(fired[i] for i in order)
