@@ -128,7 +128,7 @@ class Judge:
         self, judged: list[Judgement], span: EvaluationSpan
     ) -> Steps[tuple[list[Judgement], set[short_window.Place]]]:
         """The judgements, with what the last seconds show to have ended; and of what these show that it is not so."""
-        if not self.glances or span.cold:
+        if not self.glances or span.fast <= last_seconds.LAST_SECONDS:
             return judged, set()
         in_last: list[Judgement] = []
         last: Judge = yield self._last_judge

@@ -93,16 +93,13 @@ def at(path: Path, moment: float) -> Triage:
     return judge_recording(path, setup_of(path), Moments(moment)).document
 
 
-@pytest.mark.parametrize("seconds", [10, 38])
-def test_a_load_that_fell_is_in_doubt_for_half_a_minute_at_most(seconds: float) -> None:
+def test_a_load_that_just_fell_is_in_doubt() -> None:
     """Two of 26 clients went on, and their p99 was 113 ms: "KV cache full" was true "now" for a minute more."""
-    document = at(FALLEN, truth(FALLEN)["last_request_ended"] + seconds)
-    assert document.causes[0].code == "KVC01"
-    assert document.causes[0].ended == (seconds > 36)
-    assert ("(last true at 06:45:" in document.verdict) == (seconds > 36)
+    document = at(FALLEN, truth(FALLEN)["last_request_ended"] + 10)
+    assert document.causes[0].code == "KVC01" and not document.causes[0].ended
 
 
-@pytest.mark.parametrize("seconds", [48, 56, 64])
+@pytest.mark.parametrize("seconds", [38, 48, 56, 64])
 def test_what_the_last_seconds_do_not_show_is_over(seconds: float) -> None:
     document = at(FALLEN, truth(FALLEN)["last_request_ended"] + seconds)
     assert document.healthy and not document.causes and not document.symptoms

@@ -15,6 +15,7 @@ from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.triage import engine_verdict
 from kvitals.rules.finding import Entity, Triage
+from kvitals.rules.loader import load
 from tests.captures.looks import setup as setup_with
 from tests.captures.looks import setup_of
 from tests.support.loops import for_each
@@ -125,7 +126,7 @@ def test_a_cause_of_the_engine_comes_before_one_of_its_pool() -> None:
         title="Uneven pool",
         entity=Entity(kind="pool", labels={"pool": "chat"}, title="chat"),
     )
-    judge_ = cast(Judge, SimpleNamespace(crashed={}, signals=SimpleNamespace(known={})))
+    judge_ = cast(Judge, SimpleNamespace(crashed={}, signals=SimpleNamespace(known={}), knowledge=load([])))
     span = EvaluationSpan(1.0)
     assert engine_verdict(judge_, [], [pool, own, *document.symptoms], span) == (False, f"{own.title}.")
     assert engine_verdict(judge_, [], [pool, *document.symptoms], span) == (False, "Uneven pool.")
