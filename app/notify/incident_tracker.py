@@ -4,7 +4,7 @@ when it is over."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -19,6 +19,9 @@ from kvitals.rules.finding import Finding
 
 MAX_INCIDENT_ALERTS = 1000
 """Alerts of one incident that are remembered, the newest. An older one that is repeated counts as new."""
+
+NEW_EPISODE_SECONDS = 60.0
+"""An alert that began so much later than it is known to have begun was resolved in between."""
 
 Diagnose = Callable[[DiagnosisRequest], Awaitable[Diagnosis]]
 
@@ -92,6 +95,20 @@ def look_again(incident: OpenIncident, found: Diagnosis, now: float) -> SettledM
     return SettledMessage({after.id: after}, notices=[notice_of(after, "cause", found, now, incident.links)])
 
 
+def close_if_over(incident: OpenIncident, found: Diagnosis, now: float) -> SettledMessage:
+    """An incident of which alerts are left, and a later diagnosis. It is over where the diagnosis shows none of them."""
+    document, lead = found.document, found.lead
+    if document is None or found.elsewhere or document.window.cold or (lead is not None and not lead.ended):
+        return SettledMessage()
+    why = f"its alerts are no longer true, and no message resolved them: {found.how}"
+    return SettledMessage(over=[incident.id], notices=[resolved_notice(incident, now, incident.links, why=why)])
+
+
+def asked_about_rules(incident: OpenIncident, now: float) -> DiagnosisRequest:
+    """What is wanted of a diagnosis of whether an incident is over: the rules of its alerts, and no other cause."""
+    return replace(asked_again(incident, now), symptomatic=False)
+
+
 def asked_again(incident: OpenIncident, now: float) -> DiagnosisRequest:
     """What is wanted of a later diagnosis."""
     several = incident.open.values()
@@ -113,6 +130,8 @@ class _Dealing:
     def resolve(self, alerts: Sequence[Alert], here: Sequence[OpenIncident]) -> list[OpenIncident]:
         """Take resolved alerts from the incidents of an entity; those without any are over. Those that go on."""
         gone = {one.key for one in alerts if one.status == "resolved"}
+        since = {key: known.since for one in here for key, known in one.open.items()}
+        gone |= {a.key for a in alerts if a.key in since and self._is_anew(a, since[a.key])}
         left = {one.id: {key: alert for key, alert in one.open.items() if key not in gone} for one in here}
         going_on = []
         for incident in here:
@@ -120,7 +139,8 @@ class _Dealing:
                 continue
             after = incident
             if len(left[incident.id]) < len(incident.open):
-                after = self.out.incidents[incident.id] = msgspec.structs.replace(incident, open=left[incident.id])
+                after = msgspec.structs.replace(incident, open=left[incident.id], waning=self.received)
+                self.out.incidents[incident.id] = after
             going_on.append(after)
         for incident in here:
             if left[incident.id]:
@@ -129,6 +149,10 @@ class _Dealing:
             links = self._links([one for one in alerts if one.key in incident.open], incident.code)
             self.out.notices.append(resolved_notice(incident, self.received, links, going_on))
         return going_on
+
+    def _is_anew(self, alert: Alert, since: float) -> bool:
+        """Whether a firing alert was resolved since it was last spoken of, and no message stated that."""
+        return alert.status == "firing" and alert.began(since) > since + NEW_EPISODE_SECONDS
 
     async def fire(self, entity: dict[str, str], firing: Sequence[Alert], here: Sequence[OpenIncident]) -> None:
         """Join firing alerts to an incident of their entity, or begin one; tell it where there is something to tell."""

@@ -106,7 +106,11 @@ def _open_question(found: Diagnosis) -> list[str]:
 
 
 def resolved_notice(
-    incident: OpenIncident, at: float, links: list[Link], still_open: Sequence[OpenIncident] = ()
+    incident: OpenIncident,
+    at: float,
+    links: list[Link],
+    still_open: Sequence[OpenIncident] = (),
+    why: str = "all of its alerts are resolved",
 ) -> Notice:
     """The last message about an incident. still_open: others of the same entity, which it must not seem to end."""
     others = "; ".join(dict.fromkeys(one.title for one in still_open))
@@ -121,7 +125,7 @@ def resolved_notice(
         entity=entity_of(incident),
         began=incident.began,
         at=at,
-        judged="all of its alerts are resolved" + (f"; still open here: {others}" if others else ""),
+        judged=why + (f"; still open here: {others}" if others else ""),
         code=incident.code,
         alerts=list(incident.open.values())[: notices.MAX_ALERTS],
         links=links,

@@ -87,6 +87,13 @@ class OpenIncident(msgspec.Struct, frozen=True, kw_only=True):
     links: list[Link] = []
     pool: str = ""  # of the engine, as the diagnosis resolved it
     of_engines: bool = True  # whether an alert of it is about engines by its rule or its expression
+    waning: float = 0.0  # when one of its alerts was resolved while others went on; 0: never
+
+    @property
+    def may_be_over(self) -> bool:
+        """Whether what is left of it may have been resolved without a message: an Alertmanager sends none of an alert
+        that another one inhibits. Whether that is so, a diagnosis shows, where all alerts left are of our rules."""
+        return bool(self.waning) and all(one.code for one in self.open.values())
 
     @property
     def codes(self) -> frozenset[str]:
@@ -218,6 +225,12 @@ class Spool:
         with self._reading() as db:
             found = _incidents(db.execute("SELECT body FROM incident WHERE id = ?", (name,)).fetchall())
         return found[0] if found else None
+
+    def waning(self) -> dict[str, float]:
+        """The open incidents that may be over, by id, and when their last alert was resolved. Raises SpoolError."""
+        with self._reading() as db:
+            rows = db.execute("SELECT body FROM incident").fetchall()
+        return {one.id: one.waning for one in _incidents(rows) if one.may_be_over}
 
     def undiagnosed(self) -> list[str]:
         """The ids of open incidents without a cause, the oldest first. Raises SpoolError."""

@@ -19,7 +19,16 @@ import structlog
 
 from kvitals.agent.paths import state_directory
 from kvitals.app.notify.finding_match import DiagnosisRequest
-from kvitals.app.notify.incident_tracker import Diagnose, Rules, SettledMessage, asked_again, look_again, settle
+from kvitals.app.notify.incident_tracker import (
+    Diagnose,
+    Rules,
+    SettledMessage,
+    asked_about_rules,
+    asked_again,
+    close_if_over,
+    look_again,
+    settle,
+)
 from kvitals.app.notify.incoming import IncomingError, Message, read
 from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
@@ -46,6 +55,9 @@ CLOSE_SECONDS = 2.0
 LOOK_SECONDS = 60.0
 LARGE_BODY = 64 * 1024
 """Bytes of a message beyond which it is parsed in a thread."""
+OVER_SECONDS, MOST_DOUBLINGS = 120.0, 4
+"""After an alert of an incident was resolved and others were left, it is looked at whether it is over; each time after
+twice as long, so often."""
 AGAIN_SECONDS = (10.0, 20.0, 35.0, 60.0, 120.0, 300.0)
 """After an incident was told without a cause it is looked at again: alerts can be sooner than what proves a cause."""
 
@@ -108,6 +120,7 @@ class Notifier:
         self._memory = max(FORGET_SECONDS, 2 * table.repeat)
         self._forgot = float("-inf")
         self._looks: dict[str, tuple[float, int]] = {}  # incidents without a cause: since when, and how often looked at
+        self._waning: dict[str, tuple[float, int]] = {}  # incidents that may be over: since when, how often looked at
         self._line = Line()
         self._tasks: set[asyncio.Task[None]] = set()  # one for each message that is dealt with
         self._looking: dict[str, asyncio.Task[None]] = {}  # by incident
@@ -120,6 +133,7 @@ class Notifier:
         """Begin with what was left by the last run. Raises SpoolError."""
         await self._in_thread(self._spool.open)
         await self._in_thread(self._bury_strangers)
+        self._waning = {name: (since, 0) for name, since in (await self._in_thread(self._spool.waning)).items()}
         for name, target in self._targets.items():
             sender = Sender(name, target, self._spool, self._thread, self._table.give_up, self._clock)
             self._senders[name] = sender
@@ -179,7 +193,7 @@ class Notifier:
                 await self._in_thread(self._take_in)
                 while len(self._tasks) < MAX_MESSAGES and (card := self._line.next()) is not None:
                     self._begin(card)
-                next_look = await self._look_again()
+                next_look = min(await self._look_again(), self._look_whether_over())
                 if self._clock() - self._forgot > FORGET_SECONDS / 10:
                     self._forgot = self._clock()
                     await self._in_thread(lambda: self._spool.forget(self._clock() - self._memory))
@@ -255,6 +269,36 @@ class Notifier:
                 soonest = 0.0
         return soonest
 
+    def _look_whether_over(self) -> float:
+        """Begin to look at incidents that may be over, when it is time. Seconds until it is again."""
+        now, soonest = self._clock(), LOOK_SECONDS
+        for name, (since, looks) in list(self._waning.items()):
+            wait = since + OVER_SECONDS * 2 ** min(looks, MOST_DOUBLINGS) - now
+            if wait > 0 or name in self._looking:
+                soonest = min(soonest, max(wait, 0.1))
+            elif len(self._looking) < MAX_LOOKS:
+                self._waning[name] = (now, looks + 1)
+                self._looking[name] = asyncio.create_task(self._look_at_waning(name), name=f"look at {name}")
+        return soonest
+
+    async def _look_at_waning(self, name: str) -> None:
+        """A later diagnosis of an incident of which some alerts are resolved; it ends where none of the others is true."""
+        try:
+            incident = await self._in_thread(lambda: self._spool.incident(name))
+            if incident is None or not incident.may_be_over:
+                self._waning.pop(name, None)
+                return
+            found = await self._diagnosis(asked_about_rules(incident, self._clock()))
+            async with self._exclusive([entity_key(incident.entity)]):
+                now = await self._in_thread(lambda: self._spool.incident(name))
+                if now is not None and now.open == incident.open:
+                    await self._done(None, self._counted(close_if_over(now, found, self._clock())))
+        except SpoolError as error:
+            _log.warning("kvitals cannot write an incident; it tries again", why=str(error))
+        finally:
+            del self._looking[name]
+            self._some.set()
+
     async def _look_at(self, name: str) -> None:
         """A later diagnosis of an incident, which is told where the incident still goes on without a cause."""
         try:
@@ -306,6 +350,11 @@ class Notifier:
         self.counts["told"] += len(settled.notices)
         self.counts["folded"] += settled.folded
         self.counts["muted"] += settled.muted
+        for name in settled.over:
+            self._waning.pop(name, None)
+        for name, incident in settled.incidents.items():
+            if incident.may_be_over:
+                self._waning.setdefault(name, (incident.waning, 0))
         return MessageOutcome(list(settled.incidents.values()), settled.over, self._for_targets(settled.notices))
 
     async def _diagnosis_until(self, about: DiagnosisRequest, *, until: float) -> Diagnosis:

@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 from kvitals.app.notify import incident_tracker
-from kvitals.app.notify.incident_tracker import Rules, SettledMessage, asked_again, look_again, settle
+from kvitals.app.notify.incident_tracker import (
+    Rules,
+    SettledMessage,
+    asked_about_rules,
+    asked_again,
+    close_if_over,
+    look_again,
+    settle,
+)
 from kvitals.app.notify.incoming import OURS, Alert, IncomingError, read
 from kvitals.app.notify.notice import Link, Notice, NoticeAlert, links
 from kvitals.app.notify.notice_builder import Diagnosis, incident_title
@@ -226,6 +234,38 @@ async def test_one_that_comes_back_is_another_incident(full_cache: Triage) -> No
     first = await memory.one(alert("LAT01"))
     await memory.one(alert("LAT01", "resolved"), at=AT + 60)
     assert (await memory.one(alert("LAT01"), at=AT + 600)).incident != first.incident
+
+
+async def test_one_that_began_anew_is_another_incident_though_its_end_was_never_sent(full_cache: Triage) -> None:
+    """An Alertmanager sends no "resolved" of an alert that another one inhibits. The next incident of that engine had
+    the same alert, and no message at all."""
+    memory = Memory(full_cache)
+    first = await memory.one(alert("LAT01"))
+    anew = msgspec.structs.replace(alert("LAT01"), starts="2026-11-21T05:45:00Z")
+    told = (await memory.tell(anew, at=AT + 900)).notices
+    assert [(one.status, one.incident == first.incident) for one in told] == [("resolved", True), ("firing", False)]
+    a_little_later = msgspec.structs.replace(alert("LAT01"), starts="2026-11-21T05:45:30Z")
+    assert (await memory.tell(a_little_later, at=AT + 960)).notices == [], "another replica of Prometheus"
+
+
+async def test_what_is_left_of_an_incident_ends_when_a_diagnosis_shows_none_of_it(full_cache: Triage) -> None:
+    memory = Memory(full_cache)
+    await memory.tell(alert("LAT01"), alert("KVC01"))
+    (whole,) = memory.known.values()
+    assert not whole.may_be_over, "none of its alerts was resolved yet"
+    await memory.tell(alert("KVC01", "resolved"), at=AT + 60)
+    (left,) = memory.known.values()
+    assert left.may_be_over
+    about = asked_about_rules(left, AT + 200)
+    assert about.codes == {"LAT01"} and not about.symptomatic
+    still = await memory.diagnose(about)
+    assert close_if_over(left, still, AT + 200) == SettledMessage()
+    assert close_if_over(left, Diagnosis("not judged: nobody looks"), AT + 200) == SettledMessage()
+    healthy = msgspec.structs.replace(full_cache, causes=[], symptoms=[], notes=[], healthy=True)
+    closed = close_if_over(left, Diagnosis("judged at 12:00", healthy), AT + 200)
+    (last,) = closed.notices
+    assert (closed.over, last.status, last.incident) == ([left.id], "resolved", left.id)
+    assert last.judged == "its alerts are no longer true, and no message resolved them: judged at 12:00"
 
 
 async def test_end_and_begin_in_one_message(full_cache: Triage) -> None:

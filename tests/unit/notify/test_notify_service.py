@@ -504,6 +504,27 @@ async def test_a_cause_that_shows_later_is_told(
     assert second["links"] and second["explains"]
 
 
+async def test_an_incident_whose_last_alert_is_never_resolved_ends(
+    full_cache: Triage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cause's alert inhibited it when it was resolved: for days it stood as open."""
+    monkeypatch.setattr(service, "OVER_SECONDS", 0.01)
+    healthy = msgspec.structs.replace(full_cache, causes=[], symptoms=[], notes=[], healthy=True)
+    documents = [full_cache, full_cache, healthy]
+
+    async def diagnose(about: DiagnosisRequest) -> Diagnosis:
+        document = documents.pop(0) if len(documents) > 1 else documents[0]
+        return await diagnosing(document)(about)  # type: ignore[no-any-return]
+
+    async with stand() as there, running(table(tmp_path, WebhookTarget(url=there.url)), None, diagnose) as (_, url):
+        await post(url, body(alert("LAT01"), alert("KVC01")))
+        await there.count(1)
+        await post(url, body(alert("KVC01", "resolved")))
+        await there.count(2)
+    (_, _, first), (_, _, last) = there.came
+    assert (last["change"], last["incident"]) == ("resolved", first["incident"])
+
+
 async def test_what_leaves_open_why_is_looked_at_until_the_cause_is_known(
     full_cache: Triage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
