@@ -23,6 +23,8 @@ from kvitals.app.history_work import HistoryWork
 from kvitals.app.node_changes import NodeChanges
 from kvitals.app.pipeline import SIGNALS, Pipeline
 from kvitals.app.prove_outcomes import OUTCOMES, collected_outcomes
+from kvitals.app.sources.history import resume
+from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.config import Config
 from kvitals.diagnoser.review.incidents import TOLD
 from kvitals.rules.finding import Finding
@@ -30,7 +32,7 @@ from kvitals.series.history.event_log import REWRITTEN_SECONDS, Episode, History
 from kvitals.series.history.new_rows import RowIntake
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.retention import RetentionLimits
-from kvitals.series.history.schema import FILE
+from kvitals.series.history.schema import FILE, HistoryError
 from kvitals.series.history.writer import History, HistorySettings
 from kvitals.series.slices import Steps, complete
 
@@ -85,6 +87,15 @@ class Keeping:
         if self._pipeline.operating is not None:
             threading.Thread(target=self._backfill, args=(self._pipeline.operating,), daemon=True).start()
         self.note(HistoryEvent(time.time(), "agent", f"started, version {version}", "agent", self._labels))
+
+    def resume(self, now: float) -> str:
+        """Go on from what was written before `now`, to be called once before the first cycle; why not, where the history
+        cannot be read."""
+        try:
+            self._intake.written = resume(self._pipeline, self.past, now)
+        except (HistoryError, RecordingError) as error:
+            return f"the agent begins without its history: {error}"
+        return ""
 
     def _backfill(self, operating: Operating) -> None:
         past = self._work.past_steps(time.time())

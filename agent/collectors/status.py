@@ -72,13 +72,15 @@ _EVERY_ROW = (
     "kvitals_scrape_unknown_names",
 )
 _UNANSWERED = 2
+STATUS = " status"
+"""What a target's own group of series is called after the target."""
 
 
 class TargetStatus:
     """Keeps a target's own series: one row per scrape, good or not."""
 
     def __init__(self, window: Window, key: str, identity: Identity) -> None:
-        self._group = window.group(f"{key} status", key)
+        self._group = window.group(f"{key}{STATUS}", key)
         self._identity = identity
         self._said: dict[str, dict[Labels, float]] = {}  # topic -> its series
         self._columns: dict[Labels, int] = {}

@@ -59,6 +59,8 @@ class Daemon:
         pipeline.node.parts.send_traces(version("kvitals"))
         if self.keeping is not None:
             self.keeping.start(version("kvitals"))
+            if problem := await asyncio.to_thread(self.keeping.resume, time.time()):
+                self._status.print(problem)
         closing: asyncio.Future[None] | None = None
         try:
             async with serve(pipeline, address, time.time, lambda: self._reload.status, self.keeping, self._health):

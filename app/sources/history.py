@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from kvitals.agent.collectors.status import STATUS
 from kvitals.app.pipeline import (
     FAST_SECONDS,
     SIGNALS,
@@ -40,6 +41,8 @@ MAX_CELLS = 20_000_000
 """That are read into memory, 8 bytes each."""
 LOOKBACK_SECONDS = 300.0
 BASELINE_SECONDS = 7200.0
+RESUME_SECONDS = 1200.0
+"""Of its last run that an agent goes on from: the longest window of a signal, and the time of a restart."""
 CYCLE_SECONDS = 15.0
 OFTEN_SECONDS, SELDOM_SECONDS = 300.0, 30.0
 """The last seconds before a moment, which are judged at every cycle, and how often those before them are."""
@@ -211,6 +214,30 @@ def _fill(
         own = name.startswith(SIGNALS)
         _place(signals if own else pipeline.node.window, name.removeprefix(SIGNALS), frame, engines)
     return cells
+
+
+def resume(pipeline: Pipeline, reader: HistoryReader, at: float) -> dict[str, float]:
+    """Put what an agent wrote in the last `RESUME_SECONDS` before `at` into the windows of one that begins, as far as it
+    has the same groups of series. Returns the time of each group's last row, by name in the history.
+
+    Raises HistoryError, RecordingError where there is too much.
+    """
+    span = reader.span()
+    if span is None or span[1] < at - RESUME_SECONDS:
+        return {}
+    windows = {True: pipeline.judge.signals.store, False: pipeline.node.window}
+    until, cells = dict[str, float](), 0
+    for name, frame in _parts(reader, at - RESUME_SECONDS, at, at):
+        own = name.startswith(SIGNALS)
+        window, known = windows[own], name.removeprefix(SIGNALS)
+        if known not in window.groups or known.endswith(STATUS) or not len(frame.times):
+            continue  # a target that has not answered yet renames the series of its status
+        cells += frame.values.size
+        if cells > MAX_CELLS:
+            raise RecordingError("the last minutes of the history are too much to be read at once")
+        _place(window, known, frame, None)
+        until[name] = float(frame.times[-1])
+    return until
 
 
 def _parts(reader: HistoryReader, start: float, end: float, until: float) -> Iterator[tuple[str, Frame]]:

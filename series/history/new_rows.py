@@ -54,6 +54,8 @@ class RowIntake:
 
     windows: dict[str, Callable[[], Window]]
     step: float = STEP_SECONDS
+    written: dict[str, float] = field(default_factory=dict)
+    """The time of the last row of groups that were filled with what was written before, by name."""
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _taken: float = float("-inf")
 
@@ -82,7 +84,8 @@ class RowIntake:
     def _part(self, key: str, group: SeriesGroup) -> GroupRows | None:
         seen = self._seen.get(key)
         if seen is None or seen.group is not group or seen.restarts != group.restarts:
-            seen = self._seen[key] = _Seen(group, restarts=group.restarts)
+            until = self.written.pop(key, float("-inf"))
+            seen = self._seen[key] = _Seen(group, until, restarts=group.restarts)
         frame = group.after(seen.until)
         if not len(frame.times):
             return None
