@@ -261,7 +261,7 @@ def test_a_page_has_a_lever_for_whatever_its_cause_does() -> None:
             assert moved.intersection(known.rules[code].about), (cause.code, code)
 
 
-@pytest.mark.parametrize(("halted", "offered"), [(0.0, ["restart"]), (1.0, [])])
+@pytest.mark.parametrize(("halted", "offered"), [(0.0, ["restart"]), (1.0, ["health-aware-fallback"])])
 def test_a_stopped_process_is_continued_and_not_restarted(halted: float, offered: list[str]) -> None:
     """The page of a stopped process cannot be read: "Restart the engine" stood before `kill -CONT` (ENG13)."""
     window = Window(7200, 1000)
