@@ -89,8 +89,8 @@ class Keeping:
         self.note(HistoryEvent(time.time(), "agent", f"started, version {version}", "agent", self._labels))
 
     def resume(self, now: float) -> str:
-        """Go on from what was written before `now`, to be called once before the first cycle; why not, where the history
-        cannot be read."""
+        """Go on from what was written before `now`; to be called once, before the first cycle. Returns why not, where
+        the history cannot be read."""
         try:
             self._intake.written = resume(self._pipeline, self.past, now)
         except (HistoryError, RecordingError) as error:

@@ -96,7 +96,7 @@ def look_again(incident: OpenIncident, found: Diagnosis, now: float) -> SettledM
 
 
 def close_if_over(incident: OpenIncident, found: Diagnosis, now: float) -> SettledMessage:
-    """An incident of which alerts are left, and a later diagnosis. It is over where the diagnosis shows none of them."""
+    """An incident of which alerts are left, and a later diagnosis: it is over where this shows none of them."""
     document, lead = found.document, found.lead
     if document is None or found.elsewhere or document.window.cold or (lead is not None and not lead.ended):
         return SettledMessage()

@@ -282,7 +282,7 @@ class Notifier:
         return soonest
 
     async def _look_at_waning(self, name: str) -> None:
-        """A later diagnosis of an incident of which some alerts are resolved; it ends where none of the others is true."""
+        """A later diagnosis of an incident of which some alerts are resolved: it ends where no other is true."""
         try:
             incident = await self._in_thread(lambda: self._spool.incident(name))
             if incident is None or not incident.may_be_over:

@@ -217,8 +217,8 @@ def _fill(
 
 
 def resume(pipeline: Pipeline, reader: HistoryReader, at: float) -> dict[str, float]:
-    """Put what an agent wrote in the last `RESUME_SECONDS` before `at` into the windows of one that begins, as far as it
-    has the same groups of series. Returns the time of each group's last row, by name in the history.
+    """Put what an agent wrote in the last `RESUME_SECONDS` before `at` into the windows of one that begins, as far as
+    it has the same groups of series. Returns the time of each group's last row, by name in the history.
 
     Raises HistoryError, RecordingError where there is too much.
     """

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -42,9 +42,10 @@ from kvitals.diagnoser.review.incidents import TOLD
 from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import load
 from kvitals.series.history import event_log
+from kvitals.series.history.new_rows import Tick
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.writer import HistoryStatus
-from kvitals.series.promql import Vector, evaluate, evaluate_range
+from kvitals.series.promql import Vector, evaluate, evaluate_range, parse
 from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
@@ -473,3 +474,29 @@ def test_a_day_of_history_is_read_in_another_process(kept: Kept, monkeypatch: py
     assert found is not None
     assert {labels[METRIC_NAME] for labels in found} == {"kvitals_ready_seconds"}
     assert history_work.HistoryWork(kept.directory / "none.db", 5.0).past_steps(kept.times[-1]) is None
+
+
+def test_an_agent_that_begins_anew_goes_on_from_its_history(kept: Kept) -> None:
+    """For 15 minutes after a restart its longer windows held too little, and its verdict was another one than that of
+    its history."""
+    last = kept.times[-1]
+    again = Pipeline(setup_in(kept.directory), DocumentSource("agent", "again"))
+    with CaptureReader.open(INCIDENT) as reader:
+        again.node.expect(reader.header.meta)
+    keeping = Keeping(again, lambda _: None)
+    assert keeping.resume(last + 10) == ""
+    query = parse("sum(increase(kvitals_generation_tokens_total[60s]))")
+    ((_, then),) = cast(Vector, evaluate(query, kept.whole, last))
+    ((_, now),) = cast(Vector, evaluate(query, again.node.window, last))
+    assert now == pytest.approx(then, rel=0.1)  # rows are five seconds apart
+    assert again.node.window.oldest < kept.times[2]
+    assert keeping._intake.take(last + 10) == Tick(last + 10, []), "what is written is not written again"
+    keeping.past.close()
+
+
+def test_a_history_that_ended_long_ago_is_not_gone_on_from(kept: Kept) -> None:
+    again = Pipeline(setup_in(kept.directory), DocumentSource("agent", "again"))
+    keeping = Keeping(again, lambda _: None)
+    assert keeping.resume(kept.times[-1] + 3600) == ""
+    assert again.node.window.oldest == math.inf
+    keeping.past.close()
