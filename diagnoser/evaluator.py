@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -23,7 +24,7 @@ from kvitals.diagnoser.text import clock_text, plain, render
 from kvitals.rules.condition import alternatives
 from kvitals.rules.engine_map import find_map, told_by_programs
 from kvitals.rules.expressions import expression
-from kvitals.rules.loader import PLACEHOLDER, Knowledge, family_of, signal_names
+from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, Knowledge, family_of, signal_names
 from kvitals.rules.model import SCOPES, Quantity, Rule, Scope
 from kvitals.rules.origins import FACTS, PAGE
 from kvitals.series.promql import Moment, evaluate
@@ -38,6 +39,7 @@ UNREADABLE = "TEL01"
 FORGET_SECONDS = 300.0
 UNSEEN_SECONDS = 60.0
 """While no agent ran for less than that, what was true is taken to have gone on until enough is seen to tell."""
+_SIGNAL = re.compile(rf"{SIGNAL_PREFIX}(\w+)")
 MAX_REASONS = 3
 """Comparisons that a conclusion names, where any one of several conditions is enough."""
 
@@ -579,7 +581,7 @@ class Judge:
     def why_true(self, judgement: Judgement) -> str:
         """The comparisons of those of a rule's alternatives that are true, with their values; empty where the rule has
         no alternatives. Where an alternative takes several comparisons, those of the first true one; empty where the
-        conclusion has all their values."""
+        conclusion has all their values, or of a symptom, which has no other reason, that of the first of them."""
         rule, entity = judgement.rule, judgement.entity
         either = alternatives(self._conditions.of_rule(rule)[0])
         if len(either) < 2 or judgement.verdict is None:
@@ -587,12 +589,19 @@ class Judge:
         found = [decide(one, entity, partial(self._conditions.sides, rule)) for one in either]
         holding = [verdict for verdict in found if verdict.truth]
         if any(len(verdict.decided) > 1 for verdict in found):
-            said, holding = set(PLACEHOLDER.findall(rule.conclusion)), holding[:1]
-            if all(said.issuperset(signals_in(d.comparison.left)) for v in holding for d in v.decided if d.truth):
+            holding = holding[:1]
+            sides = [d.comparison.left for verdict in holding for d in verdict.decided if d.truth]
+            said, asked = self._concluded_signals(rule), sides[:1] if rule.kind == "symptom" else sides
+            if all(said.issuperset(signals_in(side)) for side in asked):
                 return ""
         true = [d for verdict in holding for d in verdict.decided if d.truth]
         told = dict.fromkeys(describe_true(d, entity, self.signals.known, self.knowledge) for d in true)
         return ", ".join([text for text in told if text][:MAX_REASONS])
+
+    def _concluded_signals(self, rule: Rule) -> set[str]:
+        """The signals whose values a conclusion has, and those that these are of."""
+        named = set(PLACEHOLDER.findall(rule.conclusion)) & self.knowledge.signals.keys()
+        return named.union(*(_SIGNAL.findall(self.knowledge.signals[name].expr) for name in named))
 
     def why_false(self, verdict: Verdict, entity: Labels) -> str:
         """The first false comparison of a measured number, with its value, else the first at all."""
