@@ -79,9 +79,8 @@ Look = Callable[[float, float], Values]
 
 @dataclass(frozen=True)
 class SettingChange:
-    """What was before and is now; empty where it was or is not told, `NOT_SET` where a flag was or
-    is not there. guessed: no endpoint reported the two values, so
-    the change is a guess as well."""
+    """What was before and is now; empty where it was or is not told, `NOT_SET` where a flag was or is not there.
+    guessed: no endpoint reported the two values, so the change is a guess as well."""
 
     name: str
     before: str

@@ -352,12 +352,17 @@ class Triage(Struct, frozen=True, kw_only=True):
 
     @property
     def leading_causes(self) -> list[Finding]:
-        """The causes that no other cause of the document explains, in their order. Causes that explain each other in a
-        circle all lead: none of them may vanish."""
+        """The causes that no other cause of the document explains, in their order; what is for information takes no
+        place of one that asks for something. Causes that explain each other in a circle all lead: none of them may
+        vanish."""
+
+        def is_above(other: Finding, one: Finding) -> bool:
+            return other.id != one.id and (other.severity != "info" or one.severity == "info")
+
         heads = [
             one
             for one in self.causes
-            if not any(one.id in other.explained for other in self.causes if other.id != one.id)
+            if not any(one.id in other.explained for other in self.causes if is_above(other, one))
         ]
         reached = {id_ for head in heads for id_ in reached_from(head, self.causes)} | {head.id for head in heads}
         return [one for one in self.causes if one in heads or one.id not in reached]

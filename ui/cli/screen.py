@@ -230,9 +230,12 @@ def _unknown(document: Triage, width: int) -> list[RenderableType]:
 
 
 def _not_checked(document: Triage) -> list[str]:
-    """The core checks that were not made: without the others a document may be healthy."""
-    most = min(UNKNOWN, document.coverage.core_unknown)
-    return [f"{one.code} {one.title}: {one.reason}" for one in document.unknown[:most]]
+    """The core checks that were not made, each reason once: without the others a document may be healthy."""
+    core = document.unknown[: document.coverage.core_unknown]
+    told = Counter(f"{one.code} {one.title}: {one.reason}" for one in core)
+    return [f"{line}{f' (the same on {count - 1} more)' if count > 1 else ''}" for line, count in told.items()][
+        :UNKNOWN
+    ]
 
 
 def _warnings(document: Triage) -> list[Text]:

@@ -181,3 +181,13 @@ def test_a_page_does_not_stand_behind_what_explains_one_note_more(documents: dic
         page, id="heads", code="PFX10", severity="ticket", explained=[late.id, "noted"], explained_by=[]
     )
     assert [one.code for one in rank([heads, full], [heads, full, late, noted])] == ["KVC01", "PFX10"]
+
+
+def test_each_reason_for_what_is_not_checked_stands_once() -> None:
+    """Of three engines without a metric: three times the same two lines."""
+    document = judge(HEAVY_TENANT)
+    one = document.unknown[0]
+    coverage = msgspec.structs.replace(document.coverage, core_unknown=3)
+    again = msgspec.structs.replace(document, healthy=None, unknown=[one, one, one], coverage=coverage)
+    lines = screen._not_checked(again)
+    assert lines == [f"{one.code} {one.title}: {one.reason} (the same on 2 more)"]

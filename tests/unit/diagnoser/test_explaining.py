@@ -119,6 +119,7 @@ def test_what_is_for_information_comes_after_what_it_explains(judge: Judge) -> N
     document = told(judge, on("LAT01", "a"), on("PFX16", "a"), on("KVC06", "a"))
     assert [(c.code, c.severity) for c in document.causes] == [("KVC06", "ticket"), ("PFX16", "info")]
     assert "PFX16" in document.causes[0].explained_by
+    assert document.leading_causes[0].code == "KVC06", "the box below the verdict was of PFX16, without a lever"
 
 
 def test_what_something_for_information_explains_comes_no_later_for_it(judge: Judge) -> None:
