@@ -185,7 +185,7 @@ def test_a_page_does_not_stand_behind_what_explains_one_note_more(documents: dic
 
 def test_each_reason_for_what_is_not_checked_stands_once() -> None:
     """Of three engines without a metric: three times the same two lines."""
-    document = judge(HEAVY_TENANT)
+    document = judge(HEAVY_TENANT, setup()).document
     one = document.unknown[0]
     coverage = msgspec.structs.replace(document.coverage, core_unknown=3)
     again = msgspec.structs.replace(document, healthy=None, unknown=[one, one, one], coverage=coverage)
