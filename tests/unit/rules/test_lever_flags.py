@@ -16,7 +16,6 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 OBJECT_KEY = re.compile(r'"?\b([a-z][a-z_]+)"?:')
 
 KNOWN_WITHHELD = {
-    ("chunked-prefill", "--enable-chunked-prefill"): "on by default since 0.8, where the budget alone decides",
     ("close-adapter-loading", "--lora-modules"): "releases before 0.6.2 load no adapter at run time",
     ("disable-speculation", "--speculative-model"): "0.8.2 has --speculative-config beside it",
     ("expert-load-balancing", "--num-redundant-experts"): "--eplb-config replaces it",
