@@ -500,3 +500,20 @@ def test_a_history_that_ended_long_ago_is_not_gone_on_from(kept: Kept) -> None:
     assert keeping.resume(kept.times[-1] + 3600) == ""
     assert again.node.window.oldest == math.inf
     keeping.past.close()
+
+
+def test_a_target_answers_after_its_past_was_read_back(kept: Kept) -> None:
+    """The first answer renames the series of a target's status. With rows of the past under the new name that failed,
+    and every target of an agent that began anew was unreadable."""
+    middle = kept.times[len(kept.times) // 2]
+    again = Pipeline(setup_in(kept.directory), DocumentSource("agent", "again"))
+    with CaptureReader.open(INCIDENT) as reader:
+        again.node.expect(reader.header.meta)
+        records = [record for record in reader if record.t > middle]
+    keeping = Keeping(again, lambda _: None)
+    assert keeping.resume(middle) == ""
+    for record in records:
+        again.node.ingest_recorded(record)
+    found = cast(Vector, evaluate(parse("kvitals_target_up"), again.node.window, kept.times[-1]))
+    assert found and all(value == 1.0 for _, value in found)
+    keeping.past.close()
