@@ -234,16 +234,15 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding], faults: frozenset[
 
     One that has ended comes after those that are true, unless it alone explains the worst symptom: the window of a
     symptom holds what was before, too. A cause that explains one of the worst open symptoms, by way of other causes
-    included, comes before one that does not: nobody is helped by a true cause of something else. The faults are
-    no less than these. One that is for
-    information comes after those that ask for something, even where it explains them: that prompts share nothing is no
-    answer to why their prefill is in the way of others. A cause that another one explains comes after all that none
-    explains. Then: its own severity, the weight of the open symptoms that it explains and that ask for something (one
-    of a pool explains those of many engines), how many findings it explains, its confidence; the code settles the
-    rest, so that equal evidence always gives the same order. The same cause on several entities stands together where
-    it is strongest, in the order of their names: which engine of like ones has one symptom more changes from one look
-    to the next. Engines whose page cannot be read any more come last there: what is known of them is old, and a lever
-    on them helps nobody.
+    included, comes before one that does not: nobody is helped by a true cause of something else. The faults are no less
+    than these. One that is for information comes after those that ask for something, even where it explains them: that
+    prompts share nothing is no answer to why their prefill is in the way of others. A cause that another one explains
+    comes after all that none explains. Then: its own severity, the weight of the open symptoms that it explains and
+    that ask for something (one of a pool explains those of many engines), how many findings it explains, its
+    confidence; the code settles the rest, so that equal evidence always gives the same order. The same cause on several
+    entities stands together where it is strongest, in the order of their names: which engine of like ones has one
+    symptom more changes from one look to the next. Engines whose page cannot be read any more come last there: what is
+    known of them is old, and a lever on them helps nobody.
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
     worst = {s.id for s in _worst([f for f in fired if f.kind == "symptom"])}

@@ -222,6 +222,7 @@ class _Dealing:
             links=self._links(fresh, code),
             pool=found.pool or (before.pool if before else ""),
             of_engines=of_engines or (before is not None and before.of_engines),
+            waning=before.waning if before else 0.0,
         )
 
     def _is_due(self, incident: OpenIncident) -> bool:

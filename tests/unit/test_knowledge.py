@@ -373,3 +373,10 @@ def test_parameters_of_the_user_replace_the_defaults() -> None:
     rule = KNOWLEDGE.rules["SCH12"]
     assert str(KNOWLEDGE.condition(rule)) == "kvitals:waiting_deferred_avg > 0.5"
     assert str(KNOWLEDGE.condition(rule, {"waiting": 3})) == "kvitals:waiting_deferred_avg > 3"
+
+
+def test_few_first_tokens_are_those_that_are_too_few_for_the_percentile() -> None:
+    """Both numbers are written down: between them TTFT would not be judged, or be judged twice."""
+    signals = load([]).signals
+    samples = signals["ttft_p99_seconds"].samples
+    assert samples is not None and f"< bool {samples.min:g})" in signals["ttft_of_few_seconds"].expr

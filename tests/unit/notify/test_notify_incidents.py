@@ -268,6 +268,15 @@ async def test_what_is_left_of_an_incident_ends_when_a_diagnosis_shows_none_of_i
     assert last.judged == "its alerts are no longer true, and no message resolved them: judged at 12:00"
 
 
+async def test_an_incident_that_gets_another_alert_may_be_over_all_the_same(full_cache: Triage) -> None:
+    memory = Memory(full_cache)
+    await memory.tell(alert("LAT01"), alert("KVC01"))
+    await memory.tell(alert("KVC01", "resolved"), at=AT + 60)
+    await memory.tell(alert("LAT03"), at=AT + 70)
+    (left,) = memory.known.values()
+    assert {one.code for one in left.open.values()} == {"LAT01", "LAT03"} and left.may_be_over
+
+
 async def test_end_and_begin_in_one_message(full_cache: Triage) -> None:
     memory = Memory(full_cache)
     await memory.one(alert("LAT01"))
