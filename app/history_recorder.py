@@ -23,7 +23,7 @@ from kvitals.app.history_work import HistoryWork
 from kvitals.app.node_changes import NodeChanges
 from kvitals.app.pipeline import SIGNALS, Pipeline
 from kvitals.app.prove_outcomes import OUTCOMES, collected_outcomes
-from kvitals.app.sources.history import resume
+from kvitals.app.sources.history import RESUME_SECONDS, resume
 from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.config import Config
 from kvitals.diagnoser.review.incidents import TOLD
@@ -93,8 +93,10 @@ class Keeping:
         the history cannot be read."""
         try:
             self._intake.written = resume(self._pipeline, self.past, now)
-        except (HistoryError, RecordingError) as error:
-            return f"the agent begins without its history: {error}"
+        except HistoryError as error:
+            return "" if error.reason == "missing" else f"the agent begins without its history: {error}"
+        except RecordingError:
+            return f"the agent begins without its history: {RESUME_SECONDS / 60:.0f} minutes of it are too much to read"
         return ""
 
     def _backfill(self, operating: Operating) -> None:

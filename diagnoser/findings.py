@@ -325,7 +325,7 @@ class Findings:
             if name.startswith("$"):
                 return values[name[1:]]
             if name in judgement.rule.who:
-                return self._who(name, judgement)
+                return self._ask.largest(judgement, judgement.rule.who[name], name)
             signal = self._judge.knowledge.signals[name]
             return render(self._figure(name, judgement), signal.unit)
 
@@ -336,14 +336,6 @@ class Findings:
         if judgement.short is not None or judgement.last_true is not None:
             return self._ask.number(judgement, SIGNAL_PREFIX + name)
         return self._judge.signals.known[name].values.get(judgement.entity)
-
-    def _who(self, label: str, judgement: Judgement) -> str:
-        """The label of the largest series, of those of the entity, that the rule's query for it finds."""
-        rule, entity = judgement.rule, judgement.entity
-        found = self._ask.answer(judgement, self._ask.written(judgement, rule.who[label]))
-        assert not isinstance(found, float)
-        mine = [(v, ls) for ls, v in zip(found.labels, found.values, strict=True) if ls.keep(list(entity)) == entity]
-        return max(mine, key=lambda one: one[0])[1].get(label, "unknown") if mine else "unknown"
 
     def _measures(self, judgement: Judgement) -> list[Measure]:
         """The values of every signal that the rule's condition names, and of those in its conclusion that are known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 
 from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.questions import Questions
@@ -47,8 +47,15 @@ class Levers:
                 setting, note, risk = self._setting(judgement, lever)
                 if setting is None or _is_a_move(lever, setting):
                     self._offer(judgement, lever)
-                    advice.append(_advice(use, lever, value, setting, note, risk))
+                    whole = partial(self._value, judgement, lever, value)
+                    advice.append(_advice(use, lever, whole, setting, note, risk))
         return advice
+
+    def _value(self, judgement: Judgement, lever: Lever, of_rule: Callable[[str], str], name: str) -> str:
+        """What a placeholder in a text about a lever stands for: of the rule, else who the lever is to be pulled on."""
+        if name in lever.who and name not in judgement.rule.who:
+            return self._ask.largest(judgement, lever.who[name], name)
+        return of_rule(name)
 
     def _fits(self, judgement: Judgement, use: LeverUse, lever: Lever, amiss: Collection[Quantity]) -> bool:
         if amiss and not set(amiss) & set(lever.moves):

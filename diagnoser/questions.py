@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan, by_entity
+from kvitals.diagnoser.text import UNKNOWN
 from kvitals.rules.expressions import expression
 from kvitals.rules.loader import parameters
 from kvitals.rules.model import SCOPES
@@ -38,3 +39,11 @@ class Questions:
         found = self.answer(judgement, self.written(judgement, query, more))
         scope = SCOPES[judgement.rule.scope]
         return found if isinstance(found, float) else by_entity(found, scope).get(judgement.entity)
+
+    def largest(self, judgement: Judgement, query: str, label: str) -> str:
+        """The label of the largest series, of those of the entity, that a query finds; `unknown` of none."""
+        found = self.answer(judgement, self.written(judgement, query))
+        assert not isinstance(found, float)
+        entity = judgement.entity
+        mine = [(v, ls) for ls, v in zip(found.labels, found.values, strict=True) if ls.keep(list(entity)) == entity]
+        return max(mine, key=lambda one: one[0])[1].get(label, UNKNOWN) if mine else UNKNOWN

@@ -107,6 +107,11 @@ class Replays:
         return self._made
 
 
+def tells_of_hits(advice: LeverAdvice) -> bool:
+    """Whether a lever's prediction is of the hits, which a replay of lookups can show."""
+    return not {BELOW, *HITS.values()}.isdisjoint(one.metric for one in advice.predicted)
+
+
 def _replayable(knowledge: Knowledge) -> dict[str, ReplaySpec]:
     return {name: lever.replay for name, lever in knowledge.levers.items() if lever.replay is not None}
 

@@ -484,6 +484,8 @@ def check_lever(lever: Lever, knowledge: Knowledge, file: YamlFile) -> Iterator[
     for key, text in [("in_force", lever.in_force), ("possible", lever.possible)]:
         if text:
             yield from _check_expr(values, knowledge, text, file.line(key))
+    for label, text in lever.who.items():
+        yield from _check_expr(values, knowledge, text, file.line("who", label))
     for i, setting in enumerate(lever.settings):
         for key, text in [("when", setting.when), ("now", setting.now), ("to", setting.to)]:
             if text:
@@ -520,7 +522,7 @@ def check_rule(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Iterator[tup
             yield file.line("levers", i), f"no lever `{use.lever}` in levers/"
         if use.when:
             yield from _check_expr(parameters(rule), knowledge, use.when, file.line("levers", i, "when"))
-        yield from _check_placeholders(rule, knowledge, use.why, file.line("levers", i, "why"))
+        yield from _check_placeholders(rule, knowledge, use.why, file.line("levers", i, "why"), use.lever)
     yield from _check_placeholders(rule, knowledge, rule.conclusion, file.line("conclusion"))
     if len({bool(rule.proven_when), bool(rule.unproven_title), bool(rule.unproven_why)}) > 1:
         yield file.line("proven_when"), "proven_when, unproven_title and unproven_why need each other"
@@ -564,8 +566,12 @@ def _check_expr(
             yield line, f"`{name}` is neither a signal ({SIGNAL_PREFIX}...) nor a family in signals/"
 
 
-def _check_placeholders(rule: Rule, knowledge: Knowledge, text: str, line: int) -> Iterator[tuple[int, str]]:
+def _check_placeholders(
+    rule: Rule, knowledge: Knowledge, text: str, line: int, lever: str = ""
+) -> Iterator[tuple[int, str]]:
+    """lever: the one that the text is about."""
+    who = {*rule.who, *(knowledge.levers[lever].who if lever in knowledge.levers else ())}
     for name in PLACEHOLDER.findall(text):
-        known = name[1:] in rule.params if name.startswith("$") else name in knowledge.signals or name in rule.who
+        known = name[1:] in rule.params if name.startswith("$") else name in knowledge.signals or name in who
         if not known:
             yield line, f"`{{{name}}}` in the text is neither a signal nor a parameter of this rule"

@@ -187,7 +187,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     binds: tuple[Constraint, ...] = ()  # of a cause: the constraints of which it says that one is reached
     levers: tuple[LeverUse, ...] = ()
     params: dict[str, Param] = {}
-    who: dict[str, Text] = {}  # label -> PromQL; {label} in the conclusion is that of its largest series
+    who: dict[str, Text] = {}  # label -> PromQL; {label} in the texts is that of its largest series
     alias_of: Code | None = None
 
     @property
@@ -278,6 +278,7 @@ class Lever(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     restart: bool = False  # where no setting applies: whether pulling it restarts or replaces an engine
     in_force: str = ""  # PromQL: has a value for entities where the lever is already pulled
     possible: str = ""  # PromQL: has a value for entities where it can be pulled; empty: everywhere
+    who: dict[str, Text] = {}  # as a rule's: {label} in what rules write about it
     contradicts: tuple[Slug, ...] = ()
     predicts: tuple[Prediction, ...] = ()  # the first of each signal that has a value is told
     replay: ReplaySpec | None = None  # how its effect on hits is replayed, where look-ups are recorded

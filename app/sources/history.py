@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -204,55 +206,79 @@ def _fill(
 
     Raises RecordingError where they are too many.
     """
-    signals, cells = pipeline.judge.signals.store, 0
-    for name, frame in _parts(reader, *span):
-        cells += frame.values.size
-        if cells > MAX_CELLS:
-            raise RecordingError(
-                "the range has more data than kvitals can read at once: request a shorter one with --from and --to"
-            )
-        own = name.startswith(SIGNALS)
-        _place(signals if own else pipeline.node.window, name.removeprefix(SIGNALS), frame, engines)
+    cells = 0
+    for group in _groups(pipeline, reader, span):
+        cells += group.frame.values.size
+        group.place(engines)
     return cells
 
 
 def resume(pipeline: Pipeline, reader: HistoryReader, at: float) -> dict[str, float]:
-    """Put what an agent wrote in the last `RESUME_SECONDS` before `at` into the windows of one that begins, as far as
-    it has the same groups of series. Returns the time of each group's last row, by name in the history.
+    """Put what an agent wrote in the last `RESUME_SECONDS` before `at` into the windows of one that begins; not of
+    targets that it does not have. Returns the time of each group's last row, by name in the history.
 
     Raises HistoryError, RecordingError where there is too much.
     """
     span = reader.span()
     if span is None or span[1] < at - RESUME_SECONDS:
         return {}
-    windows = {True: pipeline.judge.signals.store, False: pipeline.node.window}
-    until, cells = dict[str, float](), 0
-    for name, frame in _parts(reader, at - RESUME_SECONDS, at, at):
-        own = name.startswith(SIGNALS)
-        window, known = windows[own], name.removeprefix(SIGNALS)
-        if known not in window.groups or known.endswith(STATUS) or not len(frame.times):
-            continue  # a target that has not answered yet renames the series of its status
-        cells += frame.values.size
-        if cells > MAX_CELLS:
-            raise RecordingError("the last minutes of the history are too much to be read at once")
-        _place(window, known, frame, None)
-        until[name] = float(frame.times[-1])
+    known = set(reader.group_names().values())
+    gone = {name for name in known if f"{name}{STATUS}" in known} - pipeline.node.window.groups.keys()
+
+    def is_wanted(name: str) -> bool:
+        return name not in gone and not name.endswith(STATUS)  # a target's first answer renames its status
+
+    until = dict[str, float]()
+    for group in _groups(pipeline, reader, (at - RESUME_SECONDS, at, at), is_wanted):
+        if len(group.frame.times):
+            group.place(None)
+            until[group.stored] = float(group.frame.times[-1])
     return until
 
 
-def _parts(reader: HistoryReader, start: float, end: float, until: float) -> Iterator[tuple[str, Frame]]:
-    yield from ((name, frame) for name, frame in reader.groups(start, end) if not name.startswith(SIGNALS))
-    yield from ((name, f) for name, f in reader.groups(until - BASELINE_SECONDS, until) if name.startswith(SIGNALS))
+class _Group(NamedTuple):
+    """Rows of a group of series. stored: its name in the history; name: that in the window that they belong to."""
+
+    stored: str
+    name: str
+    window: Window
+    frame: Frame
+
+    def place(self, engines: EngineLimit | None) -> None:
+        """Put the rows into the window."""
+        group, frame = self.window.group(self.name), self.frame
+        taken = (engines is None or engines.takes(labels) for labels in frame.labels)
+        columns = [group.column(labels) if mine else None for labels, mine in zip(frame.labels, taken, strict=True)]
+        kept = [place for place, column in enumerate(columns) if column is not None]
+        numbers = [column for column in columns if column is not None]
+        for t, row in zip(frame.times.tolist(), frame.values[:, kept], strict=True):
+            group.append(t, numbers, row)
+        group.end(numbers)  # those that are judged anew begin again
 
 
-def _place(window: Window, name: str, frame: Frame, engines: EngineLimit | None) -> None:
-    group = window.group(name)
-    columns = [group.column(labels) if engines is None or engines.takes(labels) else None for labels in frame.labels]
-    kept = [place for place, column in enumerate(columns) if column is not None]
-    numbers = [column for column in columns if column is not None]
-    for t, row in zip(frame.times.tolist(), frame.values[:, kept], strict=True):
-        group.append(t, numbers, row)
-    group.end(numbers)  # those that are judged anew begin again
+def _groups(
+    pipeline: Pipeline,
+    reader: HistoryReader,
+    span: tuple[float, float, float],
+    is_wanted: Callable[[str], bool] = lambda _: True,
+) -> Iterator[_Group]:
+    """The rows of start <= t <= end; of signals, whose baselines are long, those before `until`. span: start, end,
+    until. is_wanted: of groups of what was measured, by name.
+
+    Raises RecordingError where they are too many.
+    """
+    start, end, until = span
+    cells = 0
+    measured = reader.groups(start, end, lambda name: not name.startswith(SIGNALS) and is_wanted(name))
+    judged = reader.groups(until - BASELINE_SECONDS, until, lambda name: name.startswith(SIGNALS))
+    for stored, frame in chain(measured, judged):
+        cells += frame.values.size
+        if cells > MAX_CELLS:
+            raise RecordingError(
+                "the range has more data than kvitals can read at once: request a shorter one with --from and --to"
+            )
+        window = pipeline.judge.signals.store if stored.startswith(SIGNALS) else pipeline.node.window
+        yield _Group(stored, stored.removeprefix(SIGNALS), window, frame)
 
 
 class _SinceWhen(msgspec.Struct, frozen=True):

@@ -105,17 +105,25 @@ class HistoryReader:
             there = [span for span in (blocks.span(connection), wal.span(connection)) if span is not None]
         return (min(s[0] for s in there) / 1000, max(s[1] for s in there) / 1000) if there else None
 
-    def groups(self, start: float, end: float) -> Iterator[tuple[str, Frame]]:
-        """All rows in start <= t <= end, one group after the other: its name, and all of its series."""
+    def group_names(self) -> dict[int, str]:
+        """The groups that there ever were, by number."""
         with self.reading() as connection:
-            names = self._dictionary(connection, "groups")
-        for group, (name,) in names.items():
+            return {group: name for group, (name,) in self._dictionary(connection, "groups").items()}
+
+    def groups(
+        self, start: float, end: float, wanted: Callable[[str], bool] = lambda _: True
+    ) -> Iterator[tuple[str, Frame]]:
+        """All rows in start <= t <= end, one group after the other: its name, and all of its series. wanted: whether a
+        group is read, by its name."""
+        for group, name in self.group_names().items():
+            if not wanted(name):
+                continue
             with self.reading() as connection:
-                wanted = self._wanted(connection, ())
-                if not wanted:
+                series = self._wanted(connection, ())
+                if not series:
                     return
-                looking = Looking(connection, wanted, *milliseconds(start, end), self._max_samples)
-                frames = looking.frames(self._labels(wanted), group)
+                looking = Looking(connection, series, *milliseconds(start, end), self._max_samples)
+                frames = looking.frames(self._labels(series), group)
                 self._met(looking.losses)
             for frame in frames:
                 yield name, frame

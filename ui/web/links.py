@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from kvitals.app.engine_twin import advised_settings
+from kvitals.diagnoser.replays import tells_of_hits
 from kvitals.rules.finding import Finding, Triage
 from kvitals.ui.web import data, source_registry, state
 from kvitals.ui.web.failure import UnansweredError
@@ -57,8 +58,8 @@ def of_finding(finding: Finding, triage: Triage) -> None:
         link("Tenants", "tenants", "groups", tenant=labels.get("tenant", ""))
         link("Requests", "requests", "swap_vert")
         link(f"Rule {finding.code}", "rules", "menu_book", rule=finding.code)
-        if simulated := _replayed(finding) or _simulated(finding, triage):
-            link("What if", "what-if", "science", lever=simulated, engine=labels.get("engine", ""))
+        if lever := lever_to_try(finding, triage):
+            link("What if", "what-if", "science", lever=lever, engine=labels.get("engine", ""))
 
 
 def _earliest(triage: Triage) -> float:
@@ -68,10 +69,15 @@ def _earliest(triage: Triage) -> float:
         return triage.window.start
 
 
+def lever_to_try(finding: Finding, triage: Triage) -> str:
+    """The first lever that the page What if can tell about; empty: there is none."""
+    return _replayed(finding) or _simulated(finding, triage)
+
+
 def _replayed(finding: Finding) -> str:
-    """The first lever whose effect a replay of lookups predicted; empty: there is none."""
+    """The first lever whose hit rate is predicted and can be replayed; empty: there is none."""
     known = source_registry.knowledge().levers
-    predicted = (one.lever for one in finding.levers if one.predicted and one.lever in known)
+    predicted = (one.lever for one in finding.levers if tells_of_hits(one) and one.lever in known)
     return next((lever for lever in predicted if known[lever].replay is not None), "")
 
 

@@ -295,3 +295,32 @@ def test_statistics_are_not_to_be_switched_on_where_they_are(counted: bool, offe
     document = triage(judge, judge.judge(cold), cold, DocumentSource("agent", "here"))
     [missing] = [one for one in document.telemetry if one.code == "TEL02"]
     assert [one.lever for one in missing.levers] == offered
+
+
+@pytest.mark.parametrize(
+    ("heavy", "named"), [(900.0, "Tenant acme has more than half of the reported tokens."), (10.0, "")]
+)
+def test_a_limit_for_a_tenant_names_the_tenant(heavy: float, named: str) -> None:
+    """ "Rate-limit the tenant" did not say which one, though request records knew."""
+    window = Window(7200, 1000)
+    group = window.group("engines")
+    rising = {("acme", "prompt"): heavy, ("bolt", "prompt"): 100.0, ("cube", "prompt"): 100.0, ("acme", "output"): 1.0}
+    columns = [
+        group.column(WHOLE.with_(__name__=f"kvitals_tenant_{of}_tokens_total", tenant=tenant)) for tenant, of in rising
+    ]
+    for step in range(13):
+        values = [step * each for each in rising.values()]
+        group.append(SPAN.at - 60 + 5 * step, [column for column in columns if column is not None], values)
+    judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window))
+    judge.judge(SPAN)
+    rule = KNOWLEDGE.rules["KVC01"]
+
+    def value(name: str) -> str:
+        return "7"
+
+    advised = Levers(Questions(judge, SPAN)).advise(fired(rule), value)
+    [limit] = [one for one in advised if one.lever == "tenant-rate-limit"]
+    assert (
+        limit.why
+        == f"If one tenant holds the blocks, a limit at the gateway frees them for the others. {named}".strip()
+    )

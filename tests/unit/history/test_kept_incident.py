@@ -494,6 +494,28 @@ def test_an_agent_that_begins_anew_goes_on_from_its_history(kept: Kept) -> None:
     keeping.past.close()
 
 
+def test_what_has_written_nothing_yet_is_gone_on_from_too(kept: Kept) -> None:
+    """Groups that begin with their first row were left out: of request records the shares fell to a third."""
+    again = Pipeline(setup_in(kept.directory), DocumentSource("agent", "again"))
+    assert "agent" not in again.node.window.groups
+    keeping = Keeping(again, lambda _: None)
+    assert keeping.resume(kept.times[-1] + 10) == ""
+    groups = set(again.node.window.groups)
+    assert again.node.window.group("history").rows > 3
+    written = set(kept.pipeline.node.window.groups)
+    targets = {name for name in written if f"{name} status" in written}
+    assert targets
+    assert not targets & groups, "a target that is not watched any more"
+    keeping.past.close()
+
+
+def test_the_first_start_has_no_history_to_go_on_from(tmp_path: Path) -> None:
+    """Each first start said that there is no history yet."""
+    keeping = Keeping(Pipeline(setup_in(tmp_path), DocumentSource("agent", "first")), lambda _: None)
+    assert keeping.resume(1.0) == ""
+    keeping.past.close()
+
+
 def test_a_history_that_ended_long_ago_is_not_gone_on_from(kept: Kept) -> None:
     again = Pipeline(setup_in(kept.directory), DocumentSource("agent", "again"))
     keeping = Keeping(again, lambda _: None)

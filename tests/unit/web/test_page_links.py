@@ -131,6 +131,16 @@ def test_a_lever_of_a_finding_fills_what_if_in_and_replays_it() -> None:
     assert "Hit rate when recorded" in said and "with the finding's setting" in said
 
 
+def test_what_if_is_opened_with_a_lever_that_it_can_tell_about() -> None:
+    """Without lookups the link named FP8, whose predicted size no replay shows: the page had no answer."""
+    triage = source_registry.open_source(HEAVY).findings(None)
+    assert triage.causes[0].levers[1].predicted, "of the size of the cache"
+    lever = links.lever_to_try(triage.causes[0], triage)
+    assert lever == "raise-kv-budget"
+    app = run("what-if", source=HEAVY, lever=lever)
+    assert "num-gpu-blocks-override" in words(app)
+
+
 def test_a_link_on_the_page_counts_once() -> None:
     """A browser repeats the address of a followed link in requests that were under way."""
     app = run("rules", source=CASCADE)
