@@ -79,13 +79,11 @@ Look = Callable[[float, float], Values]
 
 @dataclass(frozen=True)
 class SettingChange:
-    """What was before and is now; empty where it was or is not told, `NOT_SET` where a flag was or is not there.
-    guessed: no endpoint reported the two values, so the change is a guess as well."""
+    """What was before and is now; empty where it was or is not told, `NOT_SET` where a flag was or is not there."""
 
     name: str
     before: str
     after: str
-    guessed: bool = False
 
     @property
     def is_a_move(self) -> bool:
@@ -93,8 +91,7 @@ class SettingChange:
         return NOT_SET not in (self.before, self.after)
 
     def __str__(self) -> str:
-        note = " (guessed from the metrics page)" if self.guessed else ""
-        return f"{self.name} {self.before or 'not reported'} → {self.after or 'not reported'}{note}"
+        return f"{self.name} {self.before or 'not reported'} → {self.after or 'not reported'}"
 
 
 @dataclass(frozen=True)
@@ -211,13 +208,13 @@ def known_since(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[SettingChange, ...]:
-    """What both tell, and tell otherwise. That a version was guessed wrong is no change of it."""
+    """What both tell, and tell otherwise. A guessed version is the oldest that has all names of the page: it rises with
+    a name that appears, and no version changed."""
     both = (old.keys() & new.keys()) - {VERSION_SOURCE}
-    if _is_guess(old) != _is_guess(new):
+    if _is_guess(old) or _is_guess(new):
         both -= {VERSION}
     names = sorted(name for name in both if not _same(name, old[name], new[name]))
-    guess = _is_guess(new)
-    return tuple(SettingChange(one, old[one], new[one], guess and one == VERSION) for one in names)
+    return tuple(SettingChange(one, old[one], new[one]) for one in names)
 
 
 def _is_guess(told: Mapping[str, str]) -> bool:

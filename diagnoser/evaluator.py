@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -24,7 +23,7 @@ from kvitals.diagnoser.text import clock_text, plain, render
 from kvitals.rules.condition import alternatives
 from kvitals.rules.engine_map import find_map, told_by_programs
 from kvitals.rules.expressions import expression
-from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, Knowledge, family_of, signal_names
+from kvitals.rules.loader import PLACEHOLDER, Knowledge, family_of, signal_names
 from kvitals.rules.model import SCOPES, Quantity, Rule, Scope
 from kvitals.rules.origins import FACTS, PAGE
 from kvitals.series.promql import Moment, evaluate
@@ -39,7 +38,6 @@ UNREADABLE = "TEL01"
 FORGET_SECONDS = 300.0
 UNSEEN_SECONDS = 60.0
 """While no agent ran for less than that, what was true is taken to have gone on until enough is seen to tell."""
-_SIGNAL = re.compile(rf"{SIGNAL_PREFIX}(\w+)")
 MAX_REASONS = 3
 """Comparisons that a conclusion names, where any one of several conditions is enough."""
 
@@ -601,7 +599,7 @@ class Judge:
     def _concluded_signals(self, rule: Rule) -> set[str]:
         """The signals whose values a conclusion has, and those that these are of."""
         named = set(PLACEHOLDER.findall(rule.conclusion)) & self.knowledge.signals.keys()
-        return named.union(*(_SIGNAL.findall(self.knowledge.signals[name].expr) for name in named))
+        return named.union(*(self.signals.named_by(name) for name in named))
 
     def why_false(self, verdict: Verdict, entity: Labels) -> str:
         """The first false comparison of a measured number, with its value, else the first at all."""

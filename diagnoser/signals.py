@@ -34,7 +34,7 @@ from kvitals.rules.compiled_signal import (
     with_windows,
 )
 from kvitals.rules.expressions import expression
-from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, signal_names
 from kvitals.rules.model import SCOPES, Signal
 from kvitals.rules.origins import FACTS, HISTORY, PAGE, TRAFFIC, VALUES, origins
 from kvitals.series.promql import Expr, ExpressionBatch, Moment, Selector, Series, Vector, evaluate_range, selectors
@@ -295,6 +295,10 @@ class Signals:
     def seconds_since_restart(self, entity: Labels, at: float) -> float:
         """Since when the process of an engine is seen; infinite where it did not restart in the fast window."""
         return at - self.begins.get(entity, -math.inf)
+
+    def named_by(self, name: str) -> list[str]:
+        """The signals that a signal's expression names."""
+        return signal_names(self._templates[name].expr)
 
     def span_of(self, entity: Labels, span: EvaluationSpan) -> EvaluationSpan:
         """The windows of a moment as they are of an entity: of an engine that restarted, the fast one since then."""

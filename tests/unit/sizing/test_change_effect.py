@@ -107,10 +107,14 @@ def version(text: str, source: str) -> dict[str, str]:
     return change_effect.stated_settings("kvitals_engine_info", labels, 1.0)
 
 
-@pytest.mark.parametrize(("source", "note"), [("version endpoint", ""), (GUESSED, " (guessed from the metrics page)")])
-def test_a_change_of_a_guessed_version_states_the_guess(source: str, note: str) -> None:
-    (change,) = change_effect.differences(version("0.31.0", source), version("0.32.0", source))
-    assert str(change) == f"version 0.31.0 → 0.32.0{note}"
+def test_a_change_of_the_version_states_both() -> None:
+    old, new = (version(text, "version endpoint") for text in ("0.31.0", "0.32.0"))
+    assert [str(change) for change in change_effect.differences(old, new)] == ["version 0.31.0 → 0.32.0"]
+
+
+def test_a_guess_that_rises_is_no_change_of_the_version() -> None:
+    """A metric appeared with the first request, and a review listed an upgrade."""
+    assert change_effect.differences(version("0.9", GUESSED), version("0.32", GUESSED)) == ()
 
 
 def test_a_wrong_guess_is_no_change_of_the_version() -> None:
