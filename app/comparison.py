@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.live import Collector, is_agent
 from kvitals.app.sources.recording import Moments, judge_recording
 from kvitals.app.sources.recording_reader import span_of
-from kvitals.diagnoser.entities import entity_title
+from kvitals.diagnoser.entities import entity_titles
 from kvitals.diagnoser.text import plain, render
 from kvitals.rules.finding import Triage
 from kvitals.rules.model import Signal
@@ -180,7 +179,5 @@ def _values(pipeline: Pipeline, signals: Mapping[str, Signal]) -> Values:
 
 
 def _named(scope: str, values: Mapping[Labels, float]) -> dict[str, float]:
-    """By title, or by all labels where two entities have the same title."""
-    titles = {labels: entity_title(scope, labels) for labels in values}
-    times = Counter(titles.values())
-    return {(title if times[title] == 1 else str(labels)): values[labels] for labels, title in titles.items()}
+    titles = entity_titles(scope, values)
+    return {titles[labels]: value for labels, value in values.items()}

@@ -13,13 +13,14 @@ from kvitals.app.errors import UsageError
 from kvitals.app.lookups import ledger_lookups
 from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser.change_effect import latest_changes
+from kvitals.diagnoser.entities import entity_titles
 from kvitals.diagnoser.steps import Ask
-from kvitals.diagnoser.twin.forecast import TwinDocument, TwinSubject, forecast, load_period
+from kvitals.diagnoser.twin.forecast import TwinDocument, TwinSubject, forecast, load_period, refused
 from kvitals.diagnoser.twin.intervals import read_histograms, read_intervals
 from kvitals.diagnoser.twin.settings import FLAGS, SettingError
 from kvitals.kvcache.accesses import Accesses
 from kvitals.rules.expressions import expression
-from kvitals.rules.finding import Triage
+from kvitals.rules.finding import Entity, Triage
 from kvitals.rules.model import SCOPES
 from kvitals.series.types import Labels
 
@@ -36,7 +37,9 @@ def twin_subjects(of: TimeseriesSource, accesses: Accesses | None = None) -> lis
     changed = latest_changes(of.ask, start, of.end, of.gap)
     facts, systems = _facts(of.ask, of.end), _systems(of.ask, of.end)
     subjects = []
-    for engine, intervals in read_intervals(of.ask, start, of.end, of.gap).items():
+    measured = read_intervals(of.ask, start, of.end, of.gap)
+    titles = entity_titles("engine", measured)
+    for engine, intervals in measured.items():
         since = changed[engine].first if engine in changed else start
         kept = intervals.select(
             slice(int(np.searchsorted(intervals.ends - intervals.seconds, since - SETTLED_SECONDS)), None)
@@ -49,7 +52,9 @@ def twin_subjects(of: TimeseriesSource, accesses: Accesses | None = None) -> lis
         mine = accesses.select(engine=engine.get("engine", "")) if accesses is not None else None
         mine = mine if mine is not None and len(mine) else None
         subjects.append(
-            TwinSubject(engine, systems.get(engine, ""), kept, period, histograms, facts.get(engine, {}), mine)
+            TwinSubject(
+                engine, titles[engine], systems.get(engine, ""), kept, period, histograms, facts.get(engine, {}), mine
+            )
         )
     return subjects
 
@@ -57,17 +62,24 @@ def twin_subjects(of: TimeseriesSource, accesses: Accesses | None = None) -> lis
 def forecasts(
     of: TimeseriesSource, texts: Sequence[str], accesses: Accesses | None = None, *, seed: int = 0
 ) -> list[TwinDocument]:
-    """What settings do to each engine of a source. Raises UsageError."""
+    """What settings do to each engine of a source; those that do not have the settings last. Raises UsageError, also
+    where no engine has them."""
     subjects = twin_subjects(of, accesses)
     if not subjects:
         raise UsageError(
             f"{of.name} has no engine that reports generated tokens and inter-token times; `kvitals check` names what"
             " is missing"
         )
-    try:
-        return [forecast(one, texts, seed=seed) for one in subjects]
-    except SettingError as error:
-        raise UsageError(str(error)) from error
+    documents: list[TwinDocument] = []
+    without: list[tuple[TwinSubject, str]] = []
+    for one in subjects:
+        try:
+            documents.append(forecast(one, texts, seed=seed))
+        except SettingError as error:
+            without.append((one, str(error)))
+    if not documents:
+        raise UsageError(without[0][1])
+    return [*documents, *(refused(one, why, seed=seed) for one, why in without)]
 
 
 @dataclass(frozen=True)
@@ -76,22 +88,22 @@ class AdvisedSetting:
 
     lever: str
     code: str
-    engine: str
+    engine: Entity
     text: str
 
 
 def advised_settings(document: Triage) -> list[AdvisedSetting]:
     """The settings of a triage's levers that a twin can simulate, each once, in the triage's order."""
     known = {flag.name for flags in FLAGS.values() for flag in flags}
-    settings: dict[tuple[str, str], AdvisedSetting] = {}
+    settings: dict[tuple[Labels, str], AdvisedSetting] = {}
     for finding in (*document.causes, *document.symptoms):
-        for advice in finding.levers:
+        engine = finding.entity
+        for advice in finding.levers if engine.kind == "engine" else ():
             setting = advice.setting
             name = setting.flag.removeprefix("--") if setting is not None else ""
-            engine = finding.entity.labels.get("engine", "")
-            if setting is not None and name in known and setting.to.isdecimal() and engine:
-                text = f"{name}={setting.to}"
-                settings.setdefault((engine, text), AdvisedSetting(advice.lever, finding.code, engine, text))
+            if setting is not None and name in known and setting.to.isdecimal():
+                key = Labels(engine.labels), f"{name}={setting.to}"
+                settings.setdefault(key, AdvisedSetting(advice.lever, finding.code, engine, key[1]))
     return list(settings.values())
 
 

@@ -34,9 +34,24 @@ class ResolvedEntity:
     engines: Sequence[KnownEngine]
     named: bool
 
+    @property
+    def alike(self) -> Sequence[KnownEngine]:
+        """Engines of one name in several clusters or on several nodes, between which the alert's labels do not decide.
+        Empty where it names one. A label that one of two does not have is no difference."""
+        first: list[KnownEngine] = []
+        for one in self.engines if self.named else ():
+            if not any(_is_same(one, other) for other in first):
+                first.append(one)
+        return first if len(first) > 1 else ()
+
     def values(self, label: str) -> frozenset[str]:
         """What the engines have for a label of the place."""
         return frozenset(one.place[label] for one in self.engines if one.place.get(label))
+
+
+def _is_same(one: KnownEngine, other: KnownEngine) -> bool:
+    shared = one.place.keys() & other.place.keys() & {"cluster", "node"}
+    return all(one.place[name] == other.place[name] for name in shared)
 
 
 def known_engine(labels: Mapping[str, str], names: Iterable[str] = ()) -> KnownEngine:

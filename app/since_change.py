@@ -16,6 +16,7 @@ from kvitals.app.sources.recording import Moments, RecordingVerdict, judge_recor
 from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser import change_effect
 from kvitals.diagnoser.change_effect import BeforeAfter, ConfigurationChange, Period
+from kvitals.diagnoser.entities import entity_title
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.signals import EvaluationSpan, Signals, by_entity
@@ -154,7 +155,7 @@ def _told(
 ) -> SinceChange:
     labels = change.entity
     return SinceChange(
-        entity=Entity("engine", dict(labels), labels.get("engine", "")),
+        entity=Entity("engine", dict(labels), entity_title("engine", labels)),
         at=change.first,
         changed=[str(one) for one in change.settings],
         levers=[lever.name for lever in levers],

@@ -53,7 +53,7 @@ def with_engines(document: Triage, judge: Judge, judgements: Sequence[Judgement]
             verdict = _verdict_in_front(document, findings) or verdict
         rows.append(
             EngineRow(
-                entity=Entity(kind="engine", labels=dict(engine), title=engine.get("engine", "")),
+                entity=Entity("engine", dict(engine), judge.title("engine", engine, span.at)),
                 about={name: info[name] for name in _ABOUT if info.get(name)},
                 healthy=healthy,
                 verdict=verdict,

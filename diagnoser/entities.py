@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kvitals.rules.engine_map import find_map
@@ -21,6 +21,27 @@ def entity_title(scope: str, labels: Labels) -> str:
     return next((labels[name] for name in reversed(SCOPES[scope]) if labels.get(name)), scope)
 
 
+def entity_titles(scope: str, entities: Iterable[Labels]) -> dict[Labels, str]:
+    """What people call entities of one scope: where several have the same narrowest label, the wider one by which they
+    differ stands before it (`eu/10.0.0.1:8000/0`), or all of these where one is not enough."""
+    alike: dict[str, list[Labels]] = {}
+    for entity in entities:
+        alike.setdefault(entity_title(scope, entity), []).append(entity)
+    titles = {several[0]: title for title, several in alike.items()}
+    for title, several in alike.items():
+        if len(several) > 1:
+            alone = (name for name in SCOPES[scope] if len({one.get(name) for one in several}) == len(several))
+            apart = next(((name,) for name in alone), SCOPES[scope])
+            titles |= {one: "/".join([*_wider(scope, one, apart), title]) for one in several}
+    return titles
+
+
+def _wider(scope: str, entity: Labels, names: Sequence[str]) -> list[str]:
+    """The values of those of the labels that are not the narrowest one."""
+    narrowest = next((name for name in reversed(SCOPES[scope]) if entity.get(name)), "")
+    return [entity[name] for name in names if entity.get(name) and name != narrowest]
+
+
 @dataclass
 class Entities:
     """Who is there at one moment."""
@@ -30,6 +51,7 @@ class Entities:
     up: Sequence[Labels] = ()
     infos: Sequence[Labels] = ()
     _of: dict[str, list[Labels]] = field(default_factory=dict)  # by scope
+    _titles: dict[str, dict[Labels, str]] = field(default_factory=dict)  # by scope
     _info: dict[tuple[str, ...], dict[Labels, Labels]] = field(default_factory=dict)  # names of labels -> by entity
     _around: dict[tuple[Scope, Labels], dict[Scope, Labels]] = field(default_factory=dict)
     _told: dict[Labels, Labels] = field(default_factory=dict)  # entity -> what is known of it
@@ -40,6 +62,12 @@ class Entities:
         if scope not in self._of:
             self._of[scope] = sorted({self.entity(labels, SCOPES[scope]) for labels in self.up}, key=str)
         return self._of[scope]
+
+    def title(self, scope: str, entity: Labels) -> str:
+        """What people call an entity, so that no other one of its scope is called the same."""
+        if scope not in self._titles:
+            self._titles[scope] = entity_titles(scope, self.of(scope))
+        return self._titles[scope].get(entity) or entity_title(scope, entity)
 
     def text(self, entity: Labels) -> str:
         """An entity as text; it is asked for by every rule."""

@@ -318,6 +318,10 @@ class Judge:
         """The entities of a scope: whatever has `kvitals_target_up` at this moment."""
         return self._at(at).of(scope)
 
+    def title(self, scope: str, entity: Labels, at: float) -> str:
+        """What people call an entity."""
+        return self._at(at).title(scope, entity)
+
     def info(self, entity: Labels, at: float) -> Labels:
         """The strings that are known of an engine: model, system, version."""
         return self._at(at).info(entity)

@@ -10,7 +10,6 @@ from functools import cached_property
 import msgspec
 
 from kvitals.diagnoser.confidence import Weighing
-from kvitals.diagnoser.entities import entity_title
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.judgement import Judgement, harmless, known_clear
 from kvitals.diagnoser.levers import Levers
@@ -250,8 +249,8 @@ class Findings:
         return found
 
     def entity(self, rule: Rule, labels: Labels) -> Entity:
-        """Whose a finding is, named by the narrowest of its labels."""
-        return Entity(kind=rule.scope, labels=dict(labels), title=entity_title(rule.scope, labels))
+        """Whose a finding is."""
+        return Entity(rule.scope, dict(labels), self._judge.title(rule.scope, labels, self.span.at))
 
     def _ruled_out(self, judgement: Judgement, because: str) -> RuledOut:
         title = self.entity(judgement.rule, judgement.entity).title

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kvitals.diagnoser.entities import IN_FRONT, entity_title, not_for
+from kvitals.diagnoser.entities import IN_FRONT, entity_titles, not_for
 from kvitals.diagnoser.evaluator import SEVERAL_PROCESSES, TRAFFIC, UNREADABLE, Judge
 from kvitals.diagnoser.findings import Findings, Mute
 from kvitals.diagnoser.judgement import Judgement, harmless, seconds
@@ -384,7 +384,7 @@ def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: Evaluatio
         return f"A window of {took} is too short to rule out trouble: at least {SHORTEST_SECONDS:.0f} s are needed."
     if young := just_restarted(judge, [j for j in judgements if j.rule.core], span):
         engine, since = min(young.items(), key=lambda one: (one[1], str(one[0])))
-        name = entity_title("engine", engine)
+        name = judge.title("engine", engine, span.at)
         return f"{name} has restarted and was read for {since:.0f} s since then: too short to rule out trouble."
     signals, found = judge.signals, judge.signals.unusable(span)
     undecided = [j for j in judgements if found and j.rule.core and j.outcome == "unknown" and j.verdict is not None]
@@ -405,7 +405,7 @@ def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: Evaluatio
     if about := [labels for labels in found if any(labels.keep(tuple(entity)) == entity for entity in silent)]:
         load = (family_of(metric, judge.knowledge.families) for metric in signals.metrics(TRAFFIC, span))
         return sentence(about, filter(None, load))
-    names = ", ".join(entity_title("engine", entity) for entity in silent[:MAX_NAMES])
+    names = ", ".join(judge.title("engine", entity, span.at) for entity in silent[:MAX_NAMES])
     return f"{names} does not report whether it has requests. Run `kvitals check` on its URL." if silent else ""
 
 
@@ -479,7 +479,8 @@ def verdict(
 def _just_lost(judgements: Sequence[Judgement]) -> str:
     """Which engines cannot be read, though not for long enough to count; empty where all can."""
     lost = [j for j in judgements if j.rule.code == UNREADABLE and j.early is not None]
-    return f"{lost[0].title} ({', '.join(entity_title('engine', j.entity) for j in lost)})." if lost else ""
+    titles = entity_titles("engine", dict.fromkeys(j.entity for j in judgements if j.rule.scope == "engine"))
+    return f"{lost[0].title} ({', '.join(titles[j.entity] for j in lost)})." if lost else ""
 
 
 def engine_verdict(
@@ -594,7 +595,7 @@ def _coverage(
 def _impossible(judge: Judge, span: EvaluationSpan) -> list[str]:
     """Which engines report values that cannot be true, whatever reads them; at most one sentence."""
     found = impossible(judge.signals.unusable(span))
-    names = list(dict.fromkeys(entity_title("engine", labels.keep(SCOPES["engine"])) for labels in found))
+    names = list(dict.fromkeys(judge.title("engine", labels.keep(SCOPES["engine"]), span.at) for labels in found))
     if not names:
         return []
     more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""

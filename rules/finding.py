@@ -27,7 +27,7 @@ Outcome = Literal["fired", "clear", "n/a", "unknown"]
 class Entity(Struct, frozen=True):
     kind: str  # the rule's scope
     labels: dict[str, str]  # the scope's identity labels that are not empty
-    title: str  # for people: the most specific label
+    title: str  # for people: the most specific label, with what tells it apart where several have the same
 
 
 class Measure(Struct, frozen=True):

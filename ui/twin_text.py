@@ -24,7 +24,7 @@ def changes_text(document: TwinDocument) -> str:
         f"--{one['flag']} {_setting(one['flag'], one['now'])} → {_setting(one['flag'], one['to'])}"
         for one in document.changes
     )
-    return f"{document.engine.get('engine', 'engine')}: {changes}"
+    return f"{document.title}: {changes}" if changes else document.title
 
 
 def load_text(document: TwinDocument) -> str:

@@ -40,6 +40,8 @@ REUSE_SECONDS = 5.0
 
 MAX_NOT_JUDGED = 5
 """Causes that could not be judged, in one message with the reason."""
+MAX_ALIKE = 3
+"""Engines that one alert may mean, in a message."""
 NEEDS_AGENT = "needs the agent"
 
 NOT_WATCHED = (
@@ -219,6 +221,10 @@ def _diagnosis(
     subject = resolve(about.entity, engines)
     if not subject.engines and (subject.named or not about.of_engines):
         return Diagnosis(f"not diagnosed: {elsewhere.replace('{}', where(about.entity))}", document, elsewhere=True)
+    if alike := subject.alike:
+        names = ", ".join(where({**one.place, "engine": one.engine}) for one in alike[:MAX_ALIKE])
+        how = f"{len(alike)} engines match its labels ({names}). Add the label `cluster` or `node` to the alert"
+        return Diagnosis(f"not diagnosed: {how}", document, elsewhere=True)
     codes = frozenset(rule.code for rule in knowledge.rules.values() if rule.partial)
     found, pool = lead(document, about, engines, codes), _pool(about, engines)
     if document.window.cold and (found is None or (about.codes and not relates(found, about.codes))):

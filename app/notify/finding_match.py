@@ -53,7 +53,8 @@ def lead(
     engines: Sequence[KnownEngine] = (),
     partial: Collection[str] = (),
 ) -> Finding | None:
-    """The first finding on the entity that is or explains an alert's rule; else, of a symptom, the first cause there.
+    """The first finding on the entity that is or explains an alert's rule; else, of a symptom, the first cause or
+    symptom there. What is for information is no answer to an alert of something else.
 
     Causes stand in the document's order, so what explains most comes first. For an alert that names an engine, a cause
     on that engine comes before one that leaves open why, and before one on its pool or node: its peers' trouble is
@@ -65,8 +66,8 @@ def lead(
     if subject.named:
         near.sort(key=lambda one: (one.kind != "cause" or one.entity.kind != "engine", one.code in partial))
     related = (finding for finding in near if relates(finding, about.codes))
-    causes = (finding for finding in near if about.symptomatic and finding.kind in ("cause", "symptom"))
-    return next(related, None) or next(causes, None)
+    others = (one for one in near if about.symptomatic and one.kind in ("cause", "symptom") and one.severity != "info")
+    return next(related, None) or next(others, None)
 
 
 def concerns(finding: Finding, about: DiagnosisRequest, subject: ResolvedEntity) -> bool:

@@ -36,6 +36,7 @@ from kvitals.diagnoser.change_proof import (
     decide,
     signals_to_test,
 )
+from kvitals.diagnoser.entities import entity_title
 from kvitals.rules.finding import Entity, Finding, LeverAdvice, PredictedValue, Triage
 from kvitals.rules.model import Lever
 from kvitals.series.json_text import encode_json
@@ -366,7 +367,7 @@ class Trial:
         labels = dict(replica.entity)
         return Proof(
             version=VERSION,
-            entity=Entity("engine", labels, labels.get("engine", "")),
+            entity=Entity("engine", labels, entity_title("engine", replica.entity)),
             url=request.url,
             peers=list(request.peers),
             finding=request.code,

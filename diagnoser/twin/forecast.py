@@ -86,11 +86,13 @@ class TwinQuantity(msgspec.Struct, frozen=True):
 class TwinDocument(msgspec.Struct, frozen=True):
     """The twin of one engine and what it predicts. no_prediction: why it predicts nothing; empty where it predicts.
 
+    engine: its identity. title: what people call it; of engines that have the same name it has what tells them apart.
     step: seconds of a step's terms. load: how requests arrive, in words. start, end: of the load, seconds since the
     epoch. notes: what bounds the prediction, a sentence each.
     """
 
     engine: dict[str, str]
+    title: str
     start: float
     end: float
     changes: list[dict[str, float | str | None]]
@@ -105,10 +107,11 @@ class TwinDocument(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class TwinSubject:
-    """What is known of one engine under its present configuration. histograms: of `period`. accesses: its block
-    lookups, None without KV events."""
+    """What is known of one engine under its present configuration. title: what people call it. histograms: of
+    `period`. accesses: its block lookups, None without KV events."""
 
     engine: Labels
+    title: str
     system: str
     intervals: ScrapeIntervals
     period: ScrapeIntervals
@@ -184,18 +187,31 @@ def forecast(of: TwinSubject, texts: Sequence[str], *, draws: int = DRAWS, seed:
         notes += _notes(of, known, changes, kinds)
     except (_NoPredictionError, FitError) as error:
         rows, load, reason = _unpredicted(measured, simulated), "", str(error)
-    return TwinDocument(
-        engine=dict(of.engine),
-        start=float(of.period.ends[0] - of.period.seconds[0]) if len(of.period) else 0.0,
-        end=float(of.period.ends[-1]) if len(of.period) else 0.0,
+    return msgspec.structs.replace(
+        refused(of, reason, seed=seed),
         changes=[{"flag": one.flag, "now": one.now, "to": one.to} for one in changes],
-        no_prediction=reason,
         quantities=rows,
         step={} if fit is None else _step_document(fit),
         load=load,
         assumed=list(known.assumed),
-        seed=seed,
         notes=notes,
+    )
+
+
+def refused(of: TwinSubject, reason: str, *, seed: int = 0) -> TwinDocument:
+    """What is known of an engine of which nothing is predicted, and why."""
+    return TwinDocument(
+        engine=dict(of.engine),
+        title=of.title,
+        start=float(of.period.ends[0] - of.period.seconds[0]) if len(of.period) else 0.0,
+        end=float(of.period.ends[-1]) if len(of.period) else 0.0,
+        changes=[],
+        no_prediction=reason,
+        quantities=_unpredicted(measured_quantities(of), {}),
+        step={},
+        load="",
+        assumed=[],
+        seed=seed,
     )
 
 

@@ -124,8 +124,9 @@ def change_of(text: str, system: str, known: KnownSettings) -> TwinChange:
     flag = flags.get(name)
     if flag is None:
         raise SettingError(
-            f"--set {text}: the twin of {system or 'this engine'} does not know --{name}: choose one of "
-            f"{', '.join(flags) or 'none'}"
+            f"--set {text}: the twin of {system} does not know --{name}: choose one of {', '.join(flags)}"
+            if flags
+            else f"there is no twin of {system or 'an engine whose system is unknown'}"
         )
     number = _switch(value) if flag.switch else _count(value)
     if not separator or number is None:
@@ -148,7 +149,8 @@ def changes_of(texts: Sequence[str], system: str, known: KnownSettings) -> tuple
             raise SettingError(f"--set {one.flag}: the same setting is given twice; give one value")
     after = apply_changes(known.scheduler, changes)
     fields = {one.field for one in changes}
-    if system == "vllm" and fields & {"slots", "token_budget"} and after.slots > after.token_budget:
+    has_slots = "slots" in known.reported | fields  # else their number is a guess
+    if system == "vllm" and has_slots and fields & {"slots", "token_budget"} and after.slots > after.token_budget:
         raise SettingError(
             f"--set: vLLM does not start with more slots ({after.slots:,}) than tokens of a step "
             f"({after.token_budget:,}); set max-num-batched-tokens to at least max-num-seqs"

@@ -84,6 +84,10 @@ def _mark_cell(row: EngineRow) -> Text:
     return Text("✓", style="green") if row.healthy else Text("?", style="bold yellow")
 
 
+def _name(row: EngineRow) -> str:
+    return plain.line(row.entity.title)
+
+
 def _cause_cell(row: EngineRow) -> Text:
     style = SEVERITY_STYLE[row.severity] if row.severity else "dim" if row.healthy else "yellow"
     return Text(plain.line(row.verdict), style=style)
@@ -163,18 +167,10 @@ class FleetTable:
         """width: columns of the terminal. rows: whose names have to fit."""
         shown = [c for c in _columns(with_objective=width >= OBJECTIVE_COLUMNS) if width >= c.least]
         rest = width - sum(column.width for column in shown)
-        counted = Counter(row.entity.title for row in rows)
-        self._several = {title for title, count in counted.items() if count > 1}
-        longest = max((len(self.name(row)) for row in rows), default=0)
+        longest = max((len(_name(row)) for row in rows), default=0)
         engine = max(min(longest + 1, _MOST_ENGINE, rest - _LEAST_CAUSE, max(rest // 2, 17)), 9)
         widths = {"engine": engine, "cause": max(rest - engine, 1)}
         self.columns = [(column, column.width or widths[column.key]) for column in shown]
-
-    def name(self, row: EngineRow) -> str:
-        """What an engine is called: its node stands before it where another engine has the same name."""
-        node = row.entity.labels.get("node", "")
-        title = row.entity.title
-        return plain.line(f"{node}/{title}" if node and title in self._several else title)
 
     def titles(self, sort: str) -> list[Text]:
         """The heads of the columns; the one that rows are sorted by is marked."""
@@ -187,7 +183,7 @@ class FleetTable:
     def cells(self, row: EngineRow) -> list[Text]:
         """One row, each cell as wide as its column."""
         return [
-            _fitted(Text(clip_middle(self.name(row), width - 1)) if c.key == "engine" else c.cell(row), width, c.right)
+            _fitted(Text(clip_middle(_name(row), width - 1)) if c.key == "engine" else c.cell(row), width, c.right)
             for c, width in self.columns
         ]
 
@@ -208,7 +204,7 @@ def _fitted(text: Text, width: int, right: bool) -> Text:
 def sorted_rows(rows: Sequence[EngineRow], sort: str, *, reverse: bool = False) -> list[EngineRow]:
     """The rows by one column; those without a value last, equal ones by name."""
     order = next(column.order for column in _columns(with_objective=False) if column.key == sort)
-    by_name = sorted(rows, key=lambda row: (row.entity.title, row.entity.labels.get("node", "")))
+    by_name = sorted(rows, key=lambda row: row.entity.title)
     return sorted(by_name, key=order, reverse=reverse)
 
 

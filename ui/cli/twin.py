@@ -107,7 +107,7 @@ def _advised(of: TimeseriesSource, triage: Triage, lookups: Accesses | None, see
         document
         for setting in settings
         for document in forecasts(of, [setting.text], lookups, seed=seed)
-        if document.engine.get("engine") == setting.engine
+        if document.engine == setting.engine.labels
     ]
 
 

@@ -53,13 +53,14 @@ def of_finding(finding: Finding, triage: Triage) -> None:
     with st.container(horizontal=True, gap="small", key=f"links-{finding.id}"):
         here = state.page()
         link("Onset", "timeline", "timeline", window=onset(finding, triage, _earliest(triage)))
-        if labels.get("engine") and here != "engine":
-            link("Engine", "engine", "developer_board", engine=labels["engine"])
+        engine = finding.entity.title if finding.entity.kind == "engine" else ""
+        if engine and here != "engine":
+            link("Engine", "engine", "developer_board", engine=engine)
         link("Tenants", "tenants", "groups", tenant=labels.get("tenant", ""))
         link("Requests", "requests", "swap_vert")
         link(f"Rule {finding.code}", "rules", "menu_book", rule=finding.code)
         if lever := lever_to_try(finding, triage):
-            link("What if", "what-if", "science", lever=lever, engine=labels.get("engine", ""))
+            link("What if", "what-if", "science", lever=lever, engine=engine)
 
 
 def _earliest(triage: Triage) -> float:
@@ -83,5 +84,5 @@ def _replayed(finding: Finding) -> str:
 
 def _simulated(finding: Finding, triage: Triage) -> str:
     """The first lever whose setting the twin of the engine simulates; empty: there is none."""
-    of = (finding.code, finding.entity.labels.get("engine", ""))
+    of = (finding.code, finding.entity)
     return next((one.lever for one in advised_settings(triage) if (one.code, one.engine) == of), "")

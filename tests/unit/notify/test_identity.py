@@ -9,6 +9,7 @@ import pytest
 
 from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.identity import KnownEngine, known_engine, resolve
+from kvitals.app.notify import diagnosis
 from kvitals.app.notify.diagnosis import NOT_OF_ENGINES, OfAgent, OfFleet, PrometheusAccess, engines_of_agent
 from kvitals.app.notify.finding_match import diagnosis_request, is_about_engines, lead
 from kvitals.app.notify.incident_tracker import Rules, settle
@@ -201,3 +202,47 @@ async def test_an_alert_of_others_keeps_its_title(code: str, title: str, full_ca
     resolved = msgspec.structs.replace(fired, status="resolved")
     last = await settle(message(resolved), AT, list(first.incidents.values()), diagnosing(full_cache), Rules(3600.0))
     assert [one.title for one in last.notices] == [title.format(full_cache.causes[0].title)]
+
+
+EU, US = (
+    known_engine({"engine": ENGINE, "node": "n1", "cluster": cluster}, {"serving/chat-b"}) for cluster in ("eu", "us")
+)
+
+
+@pytest.mark.parametrize(
+    ("labels", "alike"),
+    [
+        ({"namespace": "serving", "pod": "chat-b"}, [EU, US]),
+        ({"engine": ENGINE}, [EU, US]),
+        ({"engine": ENGINE, "cluster": "us"}, []),
+        ({"node": "n1"}, []),
+    ],
+)
+def test_engines_of_one_name_in_two_clusters_are_alike(labels: dict[str, str], alike: list[KnownEngine]) -> None:
+    assert list(resolve(labels, [EU, US]).alike) == alike
+
+
+def test_ranks_and_programs_of_one_place_are_not_alike() -> None:
+    assert not resolve({"instance": "10.0.0.2:8000"}, ALL).alike
+    assert not resolve({"pod": "x"}, [known_engine({"engine": name, "node": "n"}, {"s/x"}) for name in "ab"]).alike
+
+
+def test_an_alert_that_means_one_of_two_engines_gets_no_diagnosis(full_cache: Triage) -> None:
+    """It got the cause of either cluster in turn, with high confidence."""
+    about = diagnosis_request([alert()], {"engine": ENGINE}, AT)
+    found = diagnosis._diagnosis("judged", full_cache, about, [EU, US], load(), elsewhere="")
+    assert found.lead is None
+    both = " · ".join((f"engine {ENGINE}", "node n1"))
+    assert found.how == (
+        f"not diagnosed: 2 engines match its labels ({both} · cluster eu, {both} · cluster us). "
+        "Add the label `cluster` or `node` to the alert"
+    )
+    assert diagnosis._diagnosis("judged", full_cache, about, [EU], load(), elsewhere="").lead is not None
+
+
+def test_what_is_for_information_is_no_answer_to_an_alert_of_others(full_cache: Triage) -> None:
+    """ "queue of chat-b is 24: Low hit rate" stood above a message, with high confidence."""
+    low = msgspec.structs.replace(full_cache.causes[0], code="PFX01", kind="symptom", severity="info", explains=[])
+    document = msgspec.structs.replace(full_cache, causes=[], symptoms=[low], telemetry=[], notes=[])
+    for fired, found in ((alert("QUEUE", kind=""), None), (alert("LAT01"), None), (alert("PFX01"), low)):
+        assert lead(document, diagnosis_request([fired], fired.entity, AT)) == found

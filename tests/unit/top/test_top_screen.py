@@ -359,12 +359,6 @@ def test_words_of_a_filter_match_codes_causes_and_names() -> None:
         assert len(matching(document, words)) == engines, words
 
 
-def test_engines_of_one_name_are_told_apart_by_their_nodes() -> None:
-    row = document_of(PAIR).engines[1]
-    table = FleetTable(80, rows := [named(row, "127.0.0.1:8000/0", node) for node in ("a", "b")])
-    assert [table.name(one) for one in rows] == ["a/127.0.0.1:8000/0", "b/127.0.0.1:8000/0"]
-
-
 def test_top_needs_a_terminal_or_once(tmp_path: Path) -> None:
     refused = answer(["top", str(HEAVY)])
     assert (refused.code, refused.out) == (2, "")

@@ -79,7 +79,7 @@ def _finding(finding: Finding, triage: Triage) -> None:
 def _signals(place: str, window: PageWindow, row: EngineRow, happened: Sequence[Happening], triage: Triage) -> None:
     marks = timeline.moments(happened, triage, window)
     known = source_registry.knowledge().signals
-    engine = row.entity.labels.get("engine", row.entity.title)
+    engine = row.entity
     for name in SIGNALS:
         if name not in known:
             continue
@@ -88,7 +88,8 @@ def _signals(place: str, window: PageWindow, row: EngineRow, happened: Sequence[
         except UnansweredError as error:
             header.failure(error.failure, key="signals-failure")
             return
-        own = [ChartLine({"engine": engine}, one.points) for one in lines if one.labels.get("engine") == engine]
+        mine = (one for one in lines if engine.labels.items() <= one.labels.items())
+        own = [ChartLine({"engine": engine.title}, one.points) for one in mine]
         limit = timeline.objective(name, triage)
         drawn = graphs.lines(own, known[name].unit, window.start, window.end, marks=marks, objective=limit)
         if drawn is not None:

@@ -10,6 +10,8 @@ import streamlit as st
 
 from kvitals.diagnoser.text import plain
 from kvitals.rules.finding import EngineRow, Finding, Triage
+from kvitals.rules.model import SCOPES
+from kvitals.series.types import Labels
 from kvitals.ui.web import data, graphs, header, links, source_registry, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.page_text import count, inline_code, literal
@@ -54,18 +56,22 @@ def show(place: str, look: PageWindow | None) -> None:
     knee.show(place)
 
 
-def _by_engine(fired: Sequence[Finding]) -> dict[str, list[Finding]]:
+def _by_engine(fired: Sequence[Finding]) -> dict[Labels, list[Finding]]:
     """Engine -> its findings, the worst first."""
-    found: dict[str, list[Finding]] = {}
+    found: dict[Labels, list[Finding]] = {}
     for finding in sorted(fired, key=lambda f: _RANK.get(f.severity, 3)):
-        if name := finding.entity.labels.get("engine"):
-            found.setdefault(name, []).append(finding)
+        if finding.entity.kind == "engine":
+            found.setdefault(Labels(finding.entity.labels), []).append(finding)
     return found
 
 
-def _figures(engines: Sequence[Mapping[str, str]], worst: Mapping[str, Sequence[Finding]]) -> None:
-    alarmed = [one for one in engines if any(f.severity == "page" for f in worst.get(one.get("engine", ""), ()))]
-    troubled = sum(1 for one in engines if worst.get(one.get("engine", "")))
+def _of(engine: Mapping[str, str], worst: Mapping[Labels, Sequence[Finding]]) -> Sequence[Finding]:
+    return worst.get(Labels(engine).keep(SCOPES["engine"]), ())
+
+
+def _figures(engines: Sequence[Mapping[str, str]], worst: Mapping[Labels, Sequence[Finding]]) -> None:
+    alarmed = [one for one in engines if any(f.severity == "page" for f in _of(one, worst))]
+    troubled = sum(1 for one in engines if _of(one, worst))
     figures = [
         ("engines", f"{len(engines):,}", ""),
         ("with severity page", f"{len(alarmed):,}", "with a finding of severity page"),
@@ -142,7 +148,7 @@ def _table(selected: Sequence[EngineRow]) -> None:
         st.caption(f"the first {TOP} of {len(selected):,}")
 
 
-def _groups(engines: Sequence[Mapping[str, str]], worst: Mapping[str, Sequence[Finding]]) -> None:
+def _groups(engines: Sequence[Mapping[str, str]], worst: Mapping[Labels, Sequence[Finding]]) -> None:
     """How many engines of each pool, role, model and version, and how many of them are in trouble."""
     names = [name for name in _GROUPS if any(one.get(name) for one in engines)]
     if not names or len(engines) < 2:
@@ -154,7 +160,7 @@ def _groups(engines: Sequence[Mapping[str, str]], worst: Mapping[str, Sequence[F
             one.get(by, "") or "(none)", {by: one.get(by, "") or "(none)", "engines": 0, "in trouble": 0}
         )
         row["engines"] += 1
-        row["in trouble"] += bool(worst.get(one.get("engine", "")))
+        row["in trouble"] += bool(_of(one, worst))
     ordered = sorted(rows.values(), key=lambda row: (-row["in trouble"], -row["engines"]))
     tables.show(ordered[:TOP], "fleet-groups")
 

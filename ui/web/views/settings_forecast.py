@@ -66,7 +66,7 @@ def _filled_in(place: str, triage: Triage, lever: str, engine: str) -> tuple[str
     """The flag and the value that the form begins with: of the lever that a link names, else of the first lever that
     sets something; and whether a link names it now. Until the next link they stay, whatever a live source advises."""
     advised = advised_settings(triage)
-    named = [one for one in advised if one.lever == lever and engine in ("", one.engine)]
+    named = [one for one in advised if one.lever == lever and engine in ("", one.engine.title)]
     kept = st.session_state.get(_ADVISED)
     if named or kept is None or kept[0] != place:
         kept = (place, (named or advised)[0].text if named or advised else "")
@@ -93,7 +93,7 @@ def _ask(place: str, settings: list[str], engine: str) -> None:
     try:
         with st.spinner("simulating"):
             documents = msgspec.json.decode(ask(asked).out, type=list[TwinDocument])
-        documents.sort(key=lambda document: document.engine.get("engine") != engine)
+        documents.sort(key=lambda document: document.title != engine)
         st.session_state[_ANSWER] = (place, documents)
     except UnansweredError as error:
         header.failure(error.failure, key="settings-failure")

@@ -110,7 +110,7 @@ def _linked(place: str, look: PageWindow | None, of: Lookups, named: str, engine
 def _setting(triage: Triage, lever: str, engine: str) -> str:
     """The number of blocks that the document proposes for a lever, on `engine` where a link names one; empty: it
     proposes none."""
-    causes = [one for one in triage.causes if engine in ("", one.entity.labels.get("engine", ""))]
+    causes = [one for one in triage.causes if engine in ("", one.entity.title)]
     advices = [one for finding in causes for one in finding.levers if one.lever == lever and one.setting]
     return next((one.setting.to for one in advices if one.setting and one.setting.to.isdigit()), "")
 
