@@ -13,7 +13,14 @@ from typing import Literal
 from msgspec import Struct
 
 from kvitals.diagnoser.change_effect import ALIKE, MOVED, NOTICEABLE, REACHED, THROUGHPUT, watched_signals
-from kvitals.diagnoser.rank_evidence import MIN_BEFORE, RatioInterval, block_factor, block_means, ratio_interval
+from kvitals.diagnoser.rank_evidence import (
+    MIN_BEFORE,
+    RatioInterval,
+    block_factor,
+    block_means,
+    drift_interval,
+    ratio_interval,
+)
 from kvitals.diagnoser.text import render
 from kvitals.rules.finding import Entity, PredictedValue
 from kvitals.rules.model import Lever, Quantity, Signal
@@ -116,6 +123,9 @@ class SignalTrial:
             means = block_means(self.after, self.factor)
             found = ratio_interval(block_means(self.before, self.factor), means, self.alpha)
             self.interval = found.meet(self.interval) if found is not None else self.interval
+        else:
+            lower = self.tested.signal.better == "lower"
+            self.interval = drift_interval(self.before, self.after, self.alpha, lower_is_better=lower)
 
     def effect(self, before: float | None, after: float | None) -> ProofEffect:
         """What is known now. before, after: the signal over the whole time on each side."""
@@ -148,6 +158,8 @@ class SignalTrial:
     def _note(self) -> str:
         if len(self.before) < MIN_BEFORE:
             return "reported in too few blocks before the change"
+        if self.factor is None and self.interval is not None:
+            return "it got worse before the change, and each block after it is better than the best one before"
         if self.factor is None:
             return "it drifted before the change, or its blocks are too short"
         return "" if self.interval is not None else "zero before the change, or not reported after it"

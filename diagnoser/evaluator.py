@@ -509,7 +509,8 @@ class Judge:
                 self._shown_short.pop(fired.key, None)
                 return fired
             short = self._shown_short.get(fired.key)
-            last = quiet if span.cold or memory.last_true is None else memory.last_true
+            shown_now = span.cold and verdict.truth
+            last = quiet if shown_now or memory.last_true is None else memory.last_true
             return msgspec.structs.replace(
                 fired, short=short, last_true=last, last_seen=memory.last_seen, over=quiet is not None
             )

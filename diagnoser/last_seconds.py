@@ -8,8 +8,9 @@ until they show it again, or until the long window holds nothing of the time bef
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 import msgspec
 
@@ -21,9 +22,12 @@ from kvitals.rules.compiled_signal import compile_signal
 from kvitals.rules.expressions import expression
 from kvitals.rules.loader import Knowledge, signal_names
 from kvitals.rules.model import Quantity, Rule
+from kvitals.series.types import Labels
 
 LAST_SECONDS = 20.0
 """Long enough for a condition that comes and goes to be true in some of it."""
+STRETCH_SECONDS = 10.0
+"""By which the last seconds are looked at for longer, where they had too few requests."""
 COUNTED: frozenset[Quantity] = frozenset({"ttft", "itl", "errors"})
 """What a symptom is about whose requests are counted: that none had it for some seconds may be chance."""
 CHANCE = 0.01
@@ -46,7 +50,8 @@ def rules_that_end(knowledge: Knowledge) -> Knowledge:
     def ends(rule: Rule) -> bool:
         felt = rule.kind == "symptom" and COUNTED.issuperset(rule.about)
         lasts = rule.scope == "pool" and seconds(rule.for_) > 0  # what counts at once is an event, such as a scale-in
-        seen = rule.applies.traffic or lasts or "fault" in rule.binds  # a fault is a state, that each scrape shows
+        state = rule.each_scrape or "fault" in rule.binds  # each scrape shows it
+        seen = rule.applies.traffic or lasts or state
         return (rule.kind == "cause" or felt) and seen and all(map(is_fast, knowledge.needs(rule)))
 
     rules = {code: rule for code, rule in knowledge.rules.items() if ends(rule)}
@@ -74,54 +79,81 @@ def not_so(in_last: Iterable[Judgement]) -> set[Place]:
 
 
 def shown_over(
-    judged: Iterable[Judgement], clear: Container[Place], long: Signals, last: Signals, span: EvaluationSpan
-) -> set[Place]:
-    """What is true over the long window and, for more than chance, not over the last seconds.
+    judged: Sequence[Judgement], clear: Container[Place], long: Signals, last: Signals, span: EvaluationSpan
+) -> dict[Place, float]:
+    """What is true over the long window and, for more than chance, not over the last seconds; since how many seconds.
+    What a fault alone explains ends with it: that is no chance.
 
     clear: as `not_so` returns; long, last: the signals of both windows.
     """
-    found: set[Place] = set()
-    for one in judged:
-        rule = one.rule
-        if one.outcome == "fired" and _place(one) in clear:
-            counts = [_share_and_count(one, quantity, long, last, span) for quantity in rule.about]
-            if rule.kind == "cause" or not any(is_chance(*count) for count in counts):
-                found.add(_place(one))
+    found: dict[Place, float] = {}
+    late = cache(partial(late_and_all, long.source.families))
+    asked = [one for one in judged if one.outcome == "fired" and _place(one) in clear]
+    faults = {(code, one.entity) for one in asked if "fault" in one.rule.binds for code in one.rule.explains}
+    going_on = {(code, one.entity) for one in judged if _goes_on(one, clear) for code in one.rule.explains}
+    for one in asked:
+        calm = [LAST_SECONDS]
+        if one.rule.kind != "cause" and not one.rule.each_scrape and _place(one) not in faults - going_on:
+            calm = [_calm_seconds(one, quantity, long, last, span, late) for quantity in one.rule.about]
+        if all(calm):
+            found[_place(one)] = min(calm)
     return found
 
 
-def is_chance(share: float, requests: float) -> bool:
-    """Whether there may be none among so many requests of what a share of all requests have."""
-    return math.pow(1.0 - min(share, 1.0), requests) > CHANCE
+def _goes_on(one: Judgement, clear: Container[Place]) -> bool:
+    return one.rule.kind == "cause" and one.outcome == "fired" and _place(one) not in clear
 
 
-def _share_and_count(
-    symptom: Judgement, quantity: Quantity, long: Signals, last: Signals, span: EvaluationSpan
-) -> tuple[float, float]:
-    """The share of requests, or gaps, of the long window that had a symptom, and how many the last seconds had; 0 where
-    one of these had it."""
+def is_chance(late: float, total: float, calm: float) -> bool:
+    """Whether it may be chance that none of the last `calm` of `total` requests is one of the `late` ones: by the
+    hypergeometric distribution. Counts may be fractions, as increases are."""
+    before = total - calm
+    if late <= 0 or late > before:
+        return late <= 0
+    ways = math.lgamma(before + 1) - math.lgamma(before - late + 1)
+    return ways - math.lgamma(total + 1) + math.lgamma(total - late + 1) > math.log(CHANCE)
+
+
+LateAndAll = Callable[[Quantity, float, float], dict[Labels, tuple[float, float]]]
+
+
+def _calm_seconds(
+    symptom: Judgement, quantity: Quantity, long: Signals, last: Signals, span: EvaluationSpan, counts: LateAndAll
+) -> float:
+    """For how long up to now no request had a symptom, where that is more than chance by how many of the requests, or
+    gaps, of the long window had it; 0 where it may be chance. Of few requests the last seconds alone do not show it."""
     if quantity in HISTOGRAMS:
-        families = long.source.families
-        late, total = late_and_all(families, quantity, span.at, span.fast).get(symptom.entity, (0.0, 0.0))
-        late_now, now = late_and_all(families, quantity, span.at, LAST_SECONDS).get(symptom.entity, (0.0, 0.0))
-        return (late / total if total else 0.0), (0.0 if late_now else now)
+        late, total = counts(quantity, span.at, span.fast).get(symptom.entity, (0.0, 0.0))
+        calm, requests, back = 0.0, 0.0, LAST_SECONDS
+        while back < span.fast:
+            late_then, then = counts(quantity, span.at, back).get(symptom.entity, (0.0, 0.0))
+            if late_then:
+                break
+            calm, requests, back = back, then, back + STRETCH_SECONDS
+        return 0.0 if is_chance(late, total, requests) else calm
     needs = long.knowledge.needs(symptom.rule)
     ratios = [
         long.known[name].values.get(symptom.entity) for name in needs if long.knowledge.signals[name].unit == "ratio"
     ]
-    finished = last.known[FINISHED].values if FINISHED in last.known else {}
-    requests = finished.get(symptom.entity, 0.0) * LAST_SECONDS
-    return max((value for value in ratios if value is not None), default=0.0), requests
+    share = max((value for value in ratios if value is not None), default=0.0)
+    total, calm = (_finished(of, symptom) * seconds for of, seconds in ((long, span.fast), (last, LAST_SECONDS)))
+    return 0.0 if is_chance(share * total, total, calm) else LAST_SECONDS
+
+
+def _finished(of: Signals, judgement: Judgement) -> float:
+    known = of.known.get(FINISHED)
+    return known.values.get(judgement.entity, 0.0) if known is not None else 0.0
 
 
 def with_ended(
     judged: Sequence[Judgement],
     in_last: Iterable[Judgement],
-    over: Container[Place],
+    over: Mapping[Place, float],
     memory: Mapping[str, Memory],
     span: EvaluationSpan,
 ) -> list[Judgement]:
-    """The judgements, those that have ended with the moment when they were last true; `memory` has it, too."""
+    """The judgements, those that have ended with the moment when they were last true; `memory` has it, too. over: as
+    `shown_over` returns."""
     true = {_place(j) for j in in_last if j.outcome == "fired"}
 
     def told(judgement: Judgement) -> Judgement:
@@ -133,7 +165,7 @@ def with_ended(
                 known.ended = judgement.last_true
             return msgspec.structs.replace(judgement, over=known.ended is not None)
         if known.ended is None and _place(judgement) in over:
-            known.ended = max(span.at - LAST_SECONDS, judgement.began)
+            known.ended = max(span.at - over[_place(judgement)], judgement.began)
         if known.ended is None:
             return judgement
         if _place(judgement) in true or span.at - known.ended >= span.fast:

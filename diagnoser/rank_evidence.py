@@ -112,6 +112,26 @@ def ratio_interval(before: Sequence[float], after: Sequence[float], alpha: float
     return RatioInterval(middle, 0.0 if low is None else low, math.inf if high is None else high)
 
 
+def drift_interval(
+    before: Sequence[float], after: Sequence[float], alpha: float, *, lower_is_better: bool
+) -> RatioInterval | None:
+    """The ratio where the values before depend on one another because they got worse: every value after has to be
+    better than the best one before. Had the change done nothing, that would need the drift to turn; in an order by
+    chance it has the probability of one in all ways to choose the values after.
+
+    None where that is not so, or may be chance. The ends are those of the best and the worst values of both sides.
+    """
+    a, b = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
+    few = min(len(a), len(b)) < MIN_BEFORE or math.comb(len(a) + len(b), len(b)) < evidence_limit(alpha)
+    if few or a.min() <= 0:
+        return None
+    first, last = a[: len(a) // 2].mean(), a[len(a) // 2 :].mean()
+    turned = last > first and b.max() < a.min() if lower_is_better else last < first and b.min() > a.max()
+    if not turned:
+        return None
+    return RatioInterval(float(np.median(np.outer(b, 1 / a))), float(b.min() / a.max()), float(b.max() / a.min()))
+
+
 def block_factor(values: Sequence[float], most: int = 4) -> int | None:
     """How many neighbouring blocks make one value, so that values next to each other hardly depend on one another: 1, 2
     or 4. None where they depend strongly even then, or too few values are left to tell."""

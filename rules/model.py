@@ -163,6 +163,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     page: RulePage
     evidence: tuple[EvidenceQuery, ...]
     about: tuple[Quantity, ...] = ()  # of a symptom: what is amiss; levers that move none of it are not offered
+    each_scrape: bool = False  # of a symptom: each scrape shows whether it is so, also without requests
     core: bool = False
     scope: Scope = "engine"
     clear: str = ""  # leave level: fired stays fired until this is false; empty: `when` itself

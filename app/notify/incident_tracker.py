@@ -15,13 +15,16 @@ from kvitals.app.notify.notice import Change, Link, Notice, NoticeAlert
 from kvitals.app.notify.notice_builder import Diagnosis, digest_of, incident_title, notice_of, resolved_notice
 from kvitals.app.notify.queue import OpenIncident
 from kvitals.config import MuteTable
-from kvitals.rules.finding import Finding
+from kvitals.rules.finding import Finding, Triage
 
 MAX_INCIDENT_ALERTS = 1000
 """Alerts of one incident that are remembered, the newest. An older one that is repeated counts as new."""
 
 NEW_EPISODE_SECONDS = 60.0
 """An alert that began so much later than it is known to have begun was resolved in between."""
+
+PAGE_SECONDS = 60.0
+"""Of a page that a message links to, where nothing was judged."""
 
 Diagnose = Callable[[DiagnosisRequest], Awaitable[Diagnosis]]
 
@@ -219,7 +222,7 @@ class _Dealing:
             told=self.received if told or before is None else before.told,
             explains=explains,
             open=dict(open_),
-            links=self._links(fresh, code),
+            links=self._links(fresh, code, found.document),
             pool=found.pool or (before.pool if before else ""),
             of_engines=of_engines or (before is not None and before.of_engines),
             waning=before.waning if before else 0.0,
@@ -228,8 +231,11 @@ class _Dealing:
     def _is_due(self, incident: OpenIncident) -> bool:
         return self.received - incident.told >= self.rules.repeat
 
-    def _links(self, alerts: Sequence[Alert], code: str) -> list[Link]:
-        return notices.links(alerts, code, self.message.url, self.rules.page)
+    def _links(self, alerts: Sequence[Alert], code: str, document: Triage | None = None) -> list[Link]:
+        """document: of the moment that was judged; without it the page shows the last minute."""
+        end = self.received if document is None else document.window.end
+        start = end - PAGE_SECONDS if document is None else document.window.start
+        return notices.links(alerts, code, self.message.url, notices.at_moment(self.rules.page, start, end))
 
     @property
     def _beyond(self) -> int:

@@ -135,6 +135,11 @@ def links(alerts: Sequence[Alert], code: str, manager: str, page: str) -> list[L
     return [Link(title, url) for url, title in list(found.items())[:8]]
 
 
+def at_moment(page: str, start: float, end: float) -> str:
+    """The address of our web page with the window of a verdict. Times are seconds since the epoch."""
+    return f"{page}{'&' if '?' in page else '?'}from={start:.3f}&to={end:.3f}" if page else ""
+
+
 def _setting(lever: LeverAdvice) -> str:
     setting = lever.setting
     if setting is None:

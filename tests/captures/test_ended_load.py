@@ -166,3 +166,43 @@ def test_a_recording_states_the_pages_that_are_over_at_its_end() -> None:
     ]
     then = judge_recording(OUTAGE, setup_of(OUTAGE), Moments(document.window.end - 50)).document
     assert [one.code for one in then.telemetry] == ["TEL01"] and then.coverage.warnings == []
+
+
+SHORT = BURST.with_name("short_burst.kvcap")
+
+
+@pytest.mark.parametrize("seconds", [40, 50, 60, 66])
+def test_a_short_burst_beside_few_requests_is_over(seconds: float) -> None:
+    """129 of 129 first tokens came in time since then: a page "Cause unknown ... for 60 s" for more than a minute, as
+    twenty seconds had too few requests to show that it had ended."""
+    document = at(SHORT, truth(SHORT)["burst_ended"] + seconds)
+    assert document.healthy, document.verdict
+    assert not document.causes and not [one for one in document.symptoms if one.severity != "info"]
+
+
+CONTINUED = BURST.with_name("continued.kvcap")
+
+
+def test_a_stopped_process_is_the_verdict_while_it_is_stopped() -> None:
+    document = at(CONTINUED, truth(CONTINUED)["continued"] - 1)
+    assert document.causes[0].code == "ENG13" and not document.causes[0].ended
+
+
+@pytest.mark.parametrize("seconds", [20, 30, 45, 56])
+def test_what_a_stop_left_behind_is_over_with_it(seconds: float) -> None:
+    """A scrape that took seconds, and an answer that paused, held "is or was stopped" for a minute."""
+    document = at(CONTINUED, truth(CONTINUED)["continued"] + seconds)
+    assert document.verdict.startswith("No trouble found"), document.verdict
+    (stop,) = [finding for finding in document.notes if finding.code == "ENG13"]
+    assert stop.last_true is not None and stop.last_true <= truth(CONTINUED)["continued"] + 1
+
+
+SMALL = BURST.with_name("small_budget.kvcap")
+
+
+def test_a_token_budget_that_is_too_small_is_named() -> None:
+    """Clients with --max-num-batched-tokens 512 had a TTFT of 0.26 s, with 32 of 2 s: "Cause unknown"."""
+    document = judge_recording(SMALL, setup_of(SMALL), Moments()).document
+    assert document.causes[0].code == "SCH08"
+    setting = document.causes[0].levers[0].setting
+    assert setting is not None and (setting.flag, setting.now, setting.to) == ("--max-num-batched-tokens", "32", "512")

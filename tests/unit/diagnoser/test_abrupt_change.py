@@ -96,9 +96,16 @@ def test_a_hiccup_counts_no_earlier_than_by_its_time() -> None:
 
 @pytest.mark.parametrize("series", [LASTING, HICCUP], ids=["lasting", "hiccup"])
 def test_no_verdict_is_no_trouble_while_the_objective_is_breached(series: dict[str, str]) -> None:
-    verdicts = [verdict for _, judgement, verdict in course(series) if judgement.is_true]
+    verdicts = [verdict for _, judgement, verdict in course(series) if judgement.is_true and not judgement.over]
     assert verdicts
     assert [verdict for verdict in verdicts if verdict.startswith("No trouble")] == []
+
+
+def test_a_hiccup_is_over_once_enough_came_in_time() -> None:
+    """A minute of in-time requests after a burst of 3 s was "Cause unknown", high confidence."""
+    over = [after for after, judgement, _ in course(HICCUP) if judgement.outcome == "fired" and judgement.over]
+    assert 25 <= min(over) <= 45
+    assert not any(judgement.over for _, judgement, _ in course(LASTING))
 
 
 def diluted(late: int) -> dict[str, str]:

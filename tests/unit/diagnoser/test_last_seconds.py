@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvitals.diagnoser import last_seconds
 from kvitals.diagnoser.judgement import Judgement, Memory
 from kvitals.diagnoser.kleene import Verdict
@@ -24,7 +26,7 @@ def over(*judgements: Judgement, **ended: float) -> dict[str, bool]:
     memory = {j.key: Memory(j.since, NOW, NOW, fired=True) for j in judgements}
     for code, seconds in ended.items():
         memory[f"{code}{ENGINE}"].ended = NOW - seconds
-    found = last_seconds.with_ended(judgements, [], set(), memory, SPAN)
+    found = last_seconds.with_ended(judgements, [], {}, memory, SPAN)
     return {f"{j.rule.code}{j.entity}": j.over for j in found}
 
 
@@ -56,5 +58,20 @@ def test_what_comes_back_after_a_whole_window_is_another_episode() -> None:
     for ago, since in ((30.0, 800.0), (62.0, NOW)):
         queue = fired("SCH01", since=800.0)
         memory = {queue.key: Memory(800.0, NOW, NOW, fired=True, ended=NOW - ago)}
-        (found,) = last_seconds.with_ended([queue], [queue], set(), memory, SPAN)
+        (found,) = last_seconds.with_ended([queue], [queue], {}, memory, SPAN)
         assert (found.since, found.last_true) == (since, None)
+
+
+@pytest.mark.parametrize(
+    ("late", "total", "calm", "chance"),
+    [
+        (6, 141, 87, False),  # a burst of 3 s, then 40 s in time at 2 requests/s: it was a page for a minute
+        (6, 109, 43, True),
+        (1, 141, 130, True),
+        (20, 30, 10, False),
+        (0, 100, 50, True),
+        (5, 100, 98, False),
+    ],
+)
+def test_few_late_requests_end_with_enough_that_came_in_time(late: int, total: int, calm: int, chance: bool) -> None:
+    assert last_seconds.is_chance(late, total, calm) == chance

@@ -62,6 +62,9 @@ async def test_an_alert_is_told_with_its_cause_numbers_and_lever(full_cache: Tri
     assert [link.title for link in notice.links] == [
         "Runbook KVC01", "Runbook LAT01", "Board LAT01", "Query", "kvitals", "Alertmanager",
     ]  # fmt: skip
+    window = full_cache.window
+    page = next(link.url for link in notice.links if link.title == "kvitals")
+    assert page == f"{RULES.page}?from={window.start:.3f}&to={window.end:.3f}", "the moment that was judged"
 
 
 async def test_what_the_cause_explains_is_not_told_again(full_cache: Triage) -> None:

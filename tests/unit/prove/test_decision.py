@@ -155,3 +155,33 @@ def test_each_reason_for_no_verdict_is_a_sentence() -> None:
     measured = effect(title="ITL", verdict="open", note="")
     assert change_proof._why_open([measured]) == vary
     assert change_proof._why_open([noted[0], measured]) == vary, "a signal that no side has is no reason"
+
+
+def drifting(after: list[float], upwards: bool = True, name: str = "ttft_mean_seconds") -> SignalTrial:
+    """A trial of a signal that grew fivefold before the change, or fell so."""
+    before = [10.0 * (1 + k / 6) for k in range(BEFORE)]
+    (tested,) = [one for one in signals_to_test(SLOTS_ONLY, [], KNOWN.signals) if one.name == name]
+    trial = SignalTrial(tested, ALPHA / 4, before if upwards else before[::-1])
+    trial.end_before()
+    assert trial.factor is None
+    trial.read(after)
+    return trial
+
+
+SLOTS_ONLY = [SLOTS]
+
+
+def test_a_growing_queue_that_a_change_ends_is_proof() -> None:
+    """TTFT fell from 5.5 min to 10 ms, and the change was rolled back: "it drifted before the change"."""
+    shown = drifting([0.01] * 12).effect(330.0, 0.01)
+    assert shown.verdict == "better" and shown.not_worse
+    assert "got worse before the change" in shown.note
+
+
+@pytest.mark.parametrize(
+    ("after", "upwards"),
+    [([0.01] * 2, True), ([0.01] * 11 + [12.0], True), ([0.01] * 12, False), ([60.0] * 12, True)],
+    ids=["too few blocks", "one is as bad", "it got better before", "it goes on to drift"],
+)
+def test_a_drift_alone_is_no_proof(after: list[float], upwards: bool) -> None:
+    assert drifting(after, upwards).effect(30.0, 1.0).verdict == "open"
