@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from kvitals.agent.collectors.procfs import schedstat
 from kvitals.agent.records import ProbeRecord
 from kvitals.app.agent_client import (
     AgentAddressError,
@@ -46,6 +48,22 @@ class TargetIdentity(NamedTuple):
     model: str
 
 
+class Contact(NamedTuple):
+    """When targets were first asked for something, in seconds since the epoch. own: seconds that this thread had run
+    or had waited for a core until then, which are no silence of a target."""
+
+    at: float
+    own: float
+
+    @classmethod
+    def now(cls) -> Contact:
+        try:
+            known = schedstat(Path("/proc/thread-self/schedstat").read_bytes())
+        except OSError:  # not Linux
+            known = None
+        return cls(time.time(), sum(known) if known is not None else 0.0)
+
+
 class Collector:
     """Scrapes targets every second, listens to their KV events meanwhile, and judges what it saw.
 
@@ -54,14 +72,14 @@ class Collector:
             document = collector.document()
 
     Without URLs it discovers the engines on this node; `said` tells what was found and what was learned. contacted:
-    when the targets were first asked for something, in seconds since the epoch; None: now.
+    when the targets were first asked for something; None: now.
     """
 
-    def __init__(self, setup: Setup, urls: Sequence[str], contacted: float | None = None) -> None:
+    def __init__(self, setup: Setup, urls: Sequence[str], contacted: Contact | None = None) -> None:
         name = ", ".join(urls) if urls else "this node"
         self.pipeline = Pipeline(setup, DocumentSource("live", name))
         self._urls = urls
-        self._contacted = time.time() if contacted is None else contacted
+        self._contacted = contacted or Contact.now()
         self._answered: float | None = None
         self._started: float | None = None
         self._last = 0.0
@@ -138,15 +156,17 @@ class Collector:
         self._started = self._started or self._last
         if self._answered is None and len(self.failures()) < len(self.targets):
             self._answered = self._last
-            self._say_silence(self._answered - self._contacted)
+            self._say_silence(self._answered)
         if done >= FIRST_LOOK_SECONDS:
             with contextlib.suppress(PromQLError):  # without this moment the course has a gap, and goes on
                 self.pipeline.look(self._last, done)
 
-    def _say_silence(self, seconds: float) -> None:
+    def _say_silence(self, answered: float) -> None:
+        """That the targets took long to answer, less what this process took itself."""
+        seconds = answered - self._contacted.at - (Contact.now().own - self._contacted.own)
         if seconds > SILENT_SECONDS:
             silent = f"{self.pipeline.source.name} gave no answer for the first {seconds:.0f} s"
-            self.pipeline.losses = [SourceLoss(silent, self._contacted, self._last)]
+            self.pipeline.losses = [SourceLoss(silent, self._contacted.at, self._last)]
 
     def document(self) -> Triage:
         """The verdict on what was seen so far, at most the configured window of it, without history. Raises

@@ -36,7 +36,7 @@ from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 
 if TYPE_CHECKING:  # a recording needs neither: what one source needs is imported where it is read
     from kvitals.app.since_change import ChangeSource
-    from kvitals.app.sources.live import Collector
+    from kvitals.app.sources.live import Collector, Contact
 LIVE = "12s"
 """For how long a live engine is observed."""
 
@@ -188,10 +188,10 @@ AGENT_SECONDS = 2.0
 
 
 async def _live(args: argparse.Namespace) -> int:
-    from kvitals.app.sources.live import agent_document
+    from kvitals.app.sources.live import Contact, agent_document
 
     alone = parse_url(args.source[0]).removesuffix("/metrics") if len(args.source) == 1 else ""
-    contacted = time.time()
+    contacted = Contact.now()
     asked = asyncio.ensure_future(agent_document(alone)) if alone else None
     if asked is not None:
         await asyncio.wait({asked}, timeout=AGENT_SECONDS)
@@ -214,7 +214,7 @@ def _answer_of_agent(document: Triage, args: argparse.Namespace) -> int:
     return _answer(document, args)
 
 
-async def _observed(args: argparse.Namespace, asked: asyncio.Future[Triage | None] | None, contacted: float) -> int:
+async def _observed(args: argparse.Namespace, asked: asyncio.Future[Triage | None] | None, contacted: Contact) -> int:
     """Read the targets' pages and judge them. asked: the answer of the only URL, where it is an agent's after all;
     contacted: when it was first asked. Raises NoEngineError."""
     from kvitals.app.sources.live import Collector

@@ -20,7 +20,7 @@ from kvitals.app.comparison import SignalPair, change, differences
 from kvitals.app.demo import FOLDER, HEAVY_TENANT, incidents
 from kvitals.app.pipeline import Setup
 from kvitals.app.serve_recorded import read_pages, serve
-from kvitals.app.sources.live import Collector, agent_document, is_agent, of_one_look
+from kvitals.app.sources.live import Collector, Contact, agent_document, is_agent, of_one_look
 from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.diagnoser.judgement import Judgement
@@ -168,7 +168,7 @@ async def test_the_time_before_the_first_answer_is_not_called_healthy() -> None:
     server = asyncio.create_task(serve(HEAVY_TENANT, port, Console(quiet=True)))
     try:
         await asyncio.sleep(0.3)
-        asked = time.time() - 7.0
+        asked = Contact.now()._replace(at=time.time() - 7.0)
         async with Collector(Setup(load(), Config()), [f"http://127.0.0.1:{port}"], asked) as collector:
             async for _ in collector.collect(1.0):
                 pass
@@ -177,8 +177,27 @@ async def test_the_time_before_the_first_answer_is_not_called_healthy() -> None:
         server.cancel()
         await asyncio.gather(server, return_exceptions=True)
     (silence,) = collector.pipeline.losses
-    assert silence.hides and silence.start == asked and silence.end >= document.window.start  # so no verdict is healthy
+    assert (
+        silence.hides and silence.start == asked.at and silence.end >= document.window.start
+    )  # so no verdict is healthy
     assert any(re.search(r"gave no answer for the first [78] s$", one) for one in document.coverage.warnings)
+
+
+async def test_what_this_process_took_itself_is_no_silence_of_the_engine() -> None:
+    """On a busy machine each look said "gave no answer for the first 15 s" of engines with a TTFT p99 of 0.3 s."""
+    port = free_port()
+    server = asyncio.create_task(serve(HEAVY_TENANT, port, Console(quiet=True)))
+    try:
+        await asyncio.sleep(0.3)
+        now = Contact.now()
+        asked = Contact(now.at - 7.0, now.own - 6.0)
+        async with Collector(Setup(load(), Config()), [f"http://127.0.0.1:{port}"], asked) as collector:
+            async for _ in collector.collect(1.0):
+                pass
+    finally:
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+    assert not collector.pipeline.losses
 
 
 async def test_an_engine_is_asked_for_nothing_that_it_does_not_have() -> None:
