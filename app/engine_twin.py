@@ -15,7 +15,7 @@ from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser.change_effect import latest_changes
 from kvitals.diagnoser.entities import entity_titles
 from kvitals.diagnoser.steps import Ask
-from kvitals.diagnoser.twin.forecast import TwinDocument, TwinSubject, forecast, load_period, refused
+from kvitals.diagnoser.twin.forecast import TwinDocument, TwinSubject, forecast, load_period, no_forecast
 from kvitals.diagnoser.twin.intervals import read_histograms, read_intervals
 from kvitals.diagnoser.twin.settings import FLAGS, SettingError
 from kvitals.kvcache.accesses import Accesses
@@ -79,7 +79,7 @@ def forecasts(
             without.append((one, str(error)))
     if not documents:
         raise UsageError(without[0][1])
-    return [*documents, *(refused(one, why, seed=seed) for one, why in without)]
+    return [*documents, *(no_forecast(one, why, seed=seed) for one, why in without)]
 
 
 @dataclass(frozen=True)

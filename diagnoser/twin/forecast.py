@@ -188,7 +188,7 @@ def forecast(of: TwinSubject, texts: Sequence[str], *, draws: int = DRAWS, seed:
     except (_NoPredictionError, FitError) as error:
         rows, load, reason = _unpredicted(measured, simulated), "", str(error)
     return msgspec.structs.replace(
-        refused(of, reason, seed=seed),
+        no_forecast(of, reason, seed=seed),
         changes=[{"flag": one.flag, "now": one.now, "to": one.to} for one in changes],
         quantities=rows,
         step={} if fit is None else _step_document(fit),
@@ -198,7 +198,7 @@ def forecast(of: TwinSubject, texts: Sequence[str], *, draws: int = DRAWS, seed:
     )
 
 
-def refused(of: TwinSubject, reason: str, *, seed: int = 0) -> TwinDocument:
+def no_forecast(of: TwinSubject, reason: str, *, seed: int = 0) -> TwinDocument:
     """What is known of an engine of which nothing is predicted, and why."""
     return TwinDocument(
         engine=dict(of.engine),
