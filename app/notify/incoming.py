@@ -89,11 +89,12 @@ class Alert(Struct, frozen=True):
         return metrics.search(unquote_plus(self.url)) is not None
 
     def began(self, otherwise: float) -> float:
-        """Seconds since the epoch."""
+        """Seconds since the epoch. A time of the year 1, which Go writes for no time, is none."""
         try:
-            return datetime.fromisoformat(self.starts).timestamp()
+            started = datetime.fromisoformat(self.starts).timestamp()
         except (ValueError, OverflowError, OSError):
             return otherwise
+        return started if started > 0 else otherwise
 
 
 class Message(Struct, frozen=True):

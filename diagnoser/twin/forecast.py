@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from kvitals.diagnoser.text import render
 from kvitals.diagnoser.twin.intervals import BucketCounts, ScrapeIntervals
 from kvitals.diagnoser.twin.scheduler import SchedulerSettings, SimulatedRun, simulate
 from kvitals.diagnoser.twin.settings import (
@@ -419,10 +420,11 @@ def _off(measured: Values, simulated: Values) -> str:
     """Which quantity of the present the twin does not reproduce; empty where it does."""
     for name, tolerance in TOLERANCE.items():
         real, own = measured[name], simulated[name]
+        title, unit = QUANTITIES[name]
         if real is None or own is None:
-            return f"{QUANTITIES[name][0]} is not known"
+            return f"{title} is not known"
         if abs(own - real) > tolerance * real:
-            return f"{QUANTITIES[name][0]} is {real:.3g} but the twin shows {own:.3g}"
+            return f"{title} is {render(real, unit)} but the twin shows {render(own, unit)}"
     return ""
 
 

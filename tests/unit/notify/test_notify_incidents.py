@@ -358,3 +358,9 @@ async def test_an_incident_remembers_a_bounded_number_of_alerts(
 def test_a_link_has_no_character_that_turns_the_line_around() -> None:
     bad = Alert("firing", {}, {"runbook_url": "https://a/\u202egpj"})
     assert links([bad], "", "https://b/\x7f", "https://c") == [Link("kvitals", "https://c")]
+
+
+@pytest.mark.parametrize("starts", ["0001-01-01T00:00:00Z", "", "yesterday"])
+def test_an_alert_without_a_start_began_when_it_came(starts: str) -> None:
+    """Go writes the year 1 for no time: the incident had begun 62 billion seconds before 1970."""
+    assert msgspec.structs.replace(alert(), starts=starts).began(AT) == AT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kvitals.app import engine_twin
 from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.engine_twin import advised_settings
+from kvitals.app.timeseries_sources import of_recording
+from kvitals.diagnoser.twin.settings import changes_of, settings_now
 from kvitals.ui.cli.main import main
 from tests.support.recordings import judge, setup
 
@@ -158,3 +162,21 @@ def test_what_is_only_noted_advises_no_setting() -> None:
     assert [one.code for one in advised_settings(document)]
     noted = replace(document, causes=[], symptoms=[], notes=[*document.causes, *document.notes])
     assert advised_settings(noted) == []
+
+
+def test_an_engine_without_the_setting_does_not_refuse_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One engine of a fleet had no known system: "the twin of this engine does not know it: choose one of none"."""
+    with of_recording(Path(LOWERED), setup()) as source:
+        (subject,) = engine_twin.twin_subjects(source)
+        other = dataclasses.replace(subject, title="other", system="")
+        monkeypatch.setattr(engine_twin, "twin_subjects", lambda *_: [other, subject])
+        told, refused = engine_twin.forecasts(source, ["max-num-seqs=16"])
+    assert told.title == subject.title and not told.no_prediction
+    assert (refused.title, refused.changes) == ("other", [])
+    assert refused.no_prediction == "there is no twin of an engine whose system is unknown"
+
+
+def test_assumed_slots_stand_in_no_refusal() -> None:
+    """ "vLLM does not start with more slots (1,073,741,824) than tokens of a step (4,096)": nobody had set so many."""
+    known = settings_now({"token_budget": 8192.0}, 3.0, waited=False, largest_step=100.0)
+    assert [one.to for one in changes_of(["max-num-batched-tokens=4096"], "vllm", known)] == [4096.0]
