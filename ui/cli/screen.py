@@ -264,9 +264,8 @@ def _last_lines(document: Triage, more: str, width: int) -> list[RenderableType]
 
 
 def _last(document: Triage, more: str = "") -> Text:
-    coverage = document.coverage
-    engines = names([engine["engine"] for engine in coverage.engines]) or "no engine seen"
-    return Text(f"{coverage.short_summary}{more} · {engines}", style="dim")
+    engines = names([row.entity.title for row in document.engines]) or "no engine seen"
+    return Text(f"{document.coverage.short_summary}{more} · {engines}", style="dim")
 
 
 def _note_line(several: Sequence[Finding], width: int) -> str:

@@ -141,6 +141,15 @@ def test_what_if_is_opened_with_a_lever_that_it_can_tell_about() -> None:
     assert "num-gpu-blocks-override" in words(app)
 
 
+def test_the_fleet_counts_the_rows_of_the_document() -> None:
+    """Engines were matched to findings by their name alone: of two clusters with one address, both were in trouble."""
+    triage = source_registry.open_source(HEAVY).findings(None)
+    (row,) = triage.engines
+    assert (row.severity, bool(row.findings)) == ("page", True)
+    shown = {tile.label: tile.value for tile in run("fleet", source=HEAVY).metric}
+    assert shown["engines"] == shown["with severity page"] == shown["with any finding"] == "1"
+
+
 def test_a_link_on_the_page_counts_once() -> None:
     """A browser repeats the address of a followed link in requests that were under way."""
     app = run("rules", source=CASCADE)

@@ -10,8 +10,6 @@ import streamlit as st
 
 from kvitals.diagnoser.text import plain
 from kvitals.rules.finding import EngineRow, Finding, Triage
-from kvitals.rules.model import SCOPES
-from kvitals.series.types import Labels
 from kvitals.ui.web import data, graphs, header, links, source_registry, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.page_text import count, inline_code, literal
@@ -25,7 +23,6 @@ SIGNALS = (
     "generation_tokens_per_second",
 )
 """Figures of the table, and what engines are compared by."""
-_RANK = {"page": 0, "ticket": 1, "info": 2}
 LINKED = 12
 """Engines with a link of their own above the table, in its order."""
 
@@ -36,45 +33,28 @@ _GROUPS = ("pool", "role", "model", "system", "version", "node")
 def show(place: str, look: PageWindow | None) -> None:
     """Engines by what is wrong with them, groups, and one signal over all."""
     triage = data.triage(place, look)
-    engines = triage.coverage.engines
-    if not engines:
+    if not triage.engines:
         header.show_empty(
             "No engine was seen", "Add an engine to the agent, or select a recording.", "kvitals run http://HOST:8000"
         )
         return
-    fired = [*triage.causes, *triage.symptoms, *triage.telemetry]
-    worst = _by_engine(fired)
-    _figures(engines, worst)
+    _figures(triage.engines)
     values = _values(triage)
     rows = _selected(triage)
     happenings.heat_map(place, data.window(place, look), rows)
     _engine_links(rows)
     _table(rows)
-    _groups(engines, worst)
-    _wide(fired)
+    _groups(triage.engines)
+    _wide([*triage.causes, *triage.symptoms, *triage.telemetry])
     _outliers(values)
     knee.show(place)
 
 
-def _by_engine(fired: Sequence[Finding]) -> dict[Labels, list[Finding]]:
-    """Engine -> its findings, the worst first."""
-    found: dict[Labels, list[Finding]] = {}
-    for finding in sorted(fired, key=lambda f: _RANK.get(f.severity, 3)):
-        if finding.entity.kind == "engine":
-            found.setdefault(Labels(finding.entity.labels), []).append(finding)
-    return found
-
-
-def _of(engine: Mapping[str, str], worst: Mapping[Labels, Sequence[Finding]]) -> Sequence[Finding]:
-    return worst.get(Labels(engine).keep(SCOPES["engine"]), ())
-
-
-def _figures(engines: Sequence[Mapping[str, str]], worst: Mapping[Labels, Sequence[Finding]]) -> None:
-    alarmed = [one for one in engines if any(f.severity == "page" for f in _of(one, worst))]
-    troubled = sum(1 for one in engines if _of(one, worst))
+def _figures(engines: Sequence[EngineRow]) -> None:
+    alarmed, troubled = sum(one.severity == "page" for one in engines), sum(bool(one.findings) for one in engines)
     figures = [
         ("engines", f"{len(engines):,}", ""),
-        ("with severity page", f"{len(alarmed):,}", "with a finding of severity page"),
+        ("with severity page", f"{alarmed:,}", "with a finding of severity page"),
         ("with any finding", f"{troubled:,}", ""),
     ]
     header.figures(figures, key="fleet-figures")
@@ -148,19 +128,18 @@ def _table(selected: Sequence[EngineRow]) -> None:
         st.caption(f"the first {TOP} of {len(selected):,}")
 
 
-def _groups(engines: Sequence[Mapping[str, str]], worst: Mapping[Labels, Sequence[Finding]]) -> None:
+def _groups(engines: Sequence[EngineRow]) -> None:
     """How many engines of each pool, role, model and version, and how many of them are in trouble."""
-    names = [name for name in _GROUPS if any(one.get(name) for one in engines)]
+    names = [name for name in _GROUPS if any(_label(one, name) for one in engines)]
     if not names or len(engines) < 2:
         return
     by = st.segmented_control("Grouped by", names, default=names[0], required=True, key="fleet-group") or names[0]
     rows: dict[str, dict[str, Any]] = {}
     for one in engines:
-        row = rows.setdefault(
-            one.get(by, "") or "(none)", {by: one.get(by, "") or "(none)", "engines": 0, "in trouble": 0}
-        )
+        name = _label(one, by) or "(none)"
+        row = rows.setdefault(name, {by: name, "engines": 0, "in trouble": 0})
         row["engines"] += 1
-        row["in trouble"] += bool(_of(one, worst))
+        row["in trouble"] += bool(one.findings)
     ordered = sorted(rows.values(), key=lambda row: (-row["in trouble"], -row["engines"]))
     tables.show(ordered[:TOP], "fleet-groups")
 
