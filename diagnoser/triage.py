@@ -51,6 +51,8 @@ UNREAD = (UNREADABLE, SEVERAL_PROCESSES)
 MAX_NAMES = 3
 """Engines that a sentence names."""
 
+WHOLE_SECONDS = 60.0
+"""The short window of an agent that has watched for as long."""
 LONGEST_READ_SECONDS, SPARE = 900.0, 1.25
 """Nobody is asked to wait for longer; and by how much a wait is longer than the rate of requests asks for."""
 
@@ -410,20 +412,23 @@ def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: Evaluatio
 
 
 def _too_few(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) -> str:
-    """Of a source that is read for a while: that core checks got too few requests, and for how long to read it at this
-    rate; empty where that is not why, or where it takes too long."""
+    """That core checks got too few requests or samples, and when they will have enough at this rate: of a source that
+    is read for a while, for how long to read it; of an agent, how long to wait. Empty where that is not why, or where
+    it takes too long."""
     longest, said = 0.0, ""
-    for judgement in core if span.cold else ():
+    for judgement in core:
         undecided = judgement.verdict if judgement.outcome == "unknown" else None
         for name in missing_signals(undecided) if undecided is not None else ():
             samples = judge.knowledge.signals[name].samples
             seen = judge.signals.known[name].too_few.get(judgement.entity, 0.0)
             if samples is not None and seen >= 1 and (seconds := span.watched * samples.min / seen) > longest:
                 longest, said = seconds, f"{math.floor(seen):,} of {samples.min:g} {samples.of}"
-    if not 0 < longest <= LONGEST_READ_SECONDS:
+    so_far = f"Only {said} in {render(span.watched, 'seconds')}"
+    if not span.cold and span.seen < longest <= WHOLE_SECONDS:
+        return f"{so_far}: enough in about {render(math.ceil(longest - span.watched), 'seconds')}."
+    if not span.cold or not 0 < longest <= LONGEST_READ_SECONDS:
         return ""
-    minutes = math.ceil(SPARE * longest / 60)
-    return f"Only {said} in {render(span.watched, 'seconds')}: read for longer, with --for {minutes}m."
+    return f"{so_far}: read for longer, with --for {math.ceil(SPARE * longest / 60)}m."
 
 
 def _over(cause: Finding) -> str:

@@ -2,6 +2,7 @@
 
 import gc
 import math
+import re
 import weakref
 from pathlib import Path
 
@@ -96,6 +97,14 @@ def test_a_cold_look_at_few_requests_says_for_how_long_to_read() -> None:
     assert said.endswith("Only 4 of 5 requests in 40 s: read for longer, with --for 2m."), said
     warm = EvaluationSpan(engine.at - STEP, fast=40.0)
     assert "--for" not in headline(engine.judge, engine.judge.judge(warm), warm), "an agent reads on by itself"
+
+
+def test_an_agent_that_has_just_begun_says_when_it_can_tell() -> None:
+    """For its first half minute: "the first is “Engine has requests but makes no progress”" of a healthy engine."""
+    engine = Engine().live(30, slow=False, requests=0.5)
+    span = EvaluationSpan(engine.at - STEP, fast=25.0, seen=25.0)
+    said = headline(engine.judge, engine.judge.judge(span), span)
+    assert re.search(r"Only \d of \d (requests|samples) in 25 s: enough in about \d+ s\.$", said), said
 
 
 def test_a_breach_that_the_buckets_do_not_prove_must_last_for_two_minutes() -> None:
