@@ -254,6 +254,11 @@ def _folder(point: str) -> str:
     return point.rstrip("/") + "/"
 
 
+def this_thread() -> procfs.MainThread | None:
+    """The CPU time of the calling thread and its wait for a core; None where the kernel does not tell."""
+    return procfs.schedstat(_start_of("/proc/thread-self/schedstat"))
+
+
 def _start_of(path: str, most: int = _FILE_BYTES) -> bytes:
     """The start of a file; empty where it can not be read."""
     try:

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from kvitals.agent.collectors.procfs import schedstat
+from kvitals.agent.collectors.host import this_thread
 from kvitals.agent.records import ProbeRecord
 from kvitals.app.agent_client import (
     AgentAddressError,
@@ -57,10 +56,7 @@ class Contact(NamedTuple):
 
     @classmethod
     def now(cls) -> Contact:
-        try:
-            known = schedstat(Path("/proc/thread-self/schedstat").read_bytes())
-        except OSError:  # not Linux
-            known = None
+        known = this_thread()
         return cls(time.time(), sum(known) if known is not None else 0.0)
 
 
