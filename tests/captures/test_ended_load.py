@@ -206,3 +206,20 @@ def test_a_token_budget_that_is_too_small_is_named() -> None:
     assert document.causes[0].code == "SCH08"
     setting = document.causes[0].levers[0].setting
     assert setting is not None and (setting.flag, setting.now, setting.to) == ("--max-num-batched-tokens", "32", "512")
+
+
+def test_an_engine_without_progress_comes_before_its_full_cache() -> None:
+    """A page that stands still was "KV cache full", with FP8 as its lever: both are pages, and the cache explained
+    latencies."""
+    document = judge_recording(BURST.with_name("wedged.kvcap"), setup_of(BURST.with_name("wedged.kvcap"))).document
+    assert document.verdict.startswith("Engine has requests but makes no progress")
+    assert "KVC01" in document.causes[0].explains
+
+
+def test_a_breach_goes_on_with_few_first_tokens() -> None:
+    """Of 16 first tokens most took 10 s or longer, and the breach was "last true" 13 s before, with a median of 0.6 s:
+    the level at which it ends did not know of few first tokens."""
+    late = BURST.with_name("few_and_late.kvcap")
+    (breach,) = [one for one in judge_recording(late, setup_of(late)).document.symptoms if one.code == "LAT01"]
+    assert breach.last_true is None and not breach.ended
+    assert breach.conclusion.startswith("Half of the few first tokens took 10 s or longer")
