@@ -51,8 +51,6 @@ UNREAD = (UNREADABLE, SEVERAL_PROCESSES)
 MAX_NAMES = 3
 """Engines that a sentence names."""
 
-WHOLE_SECONDS = 60.0
-"""The short window of an agent that has watched for as long."""
 LONGEST_READ_SECONDS, SPARE = 900.0, 1.25
 """Nobody is asked to wait for longer; and by how much a wait is longer than the rate of requests asks for."""
 
@@ -424,7 +422,7 @@ def _too_few(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) -> s
             if samples is not None and seen >= 1 and (seconds := span.watched * samples.min / seen) > longest:
                 longest, said = seconds, f"{math.floor(seen):,} of {samples.min:g} {samples.of}"
     so_far = f"Only {said} in {render(span.watched, 'seconds')}"
-    if not span.cold and span.seen < longest <= WHOLE_SECONDS:
+    if not span.cold and span.seen < longest <= EvaluationSpan.fast:
         return f"{so_far}: enough in about {render(math.ceil(longest - span.watched), 'seconds')}."
     if not span.cold or not 0 < longest <= LONGEST_READ_SECONDS:
         return ""

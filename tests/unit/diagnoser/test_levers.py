@@ -298,13 +298,18 @@ def test_statistics_are_not_to_be_switched_on_where_they_are(counted: bool, offe
 
 
 @pytest.mark.parametrize(
-    ("heavy", "named"), [(900.0, "Tenant acme has more than half of the reported tokens."), (10.0, "")]
+    ("heavy", "others", "named"),
+    [
+        (900.0, ("bolt", "cube"), "Tenant acme has more than half of the reported tokens."),
+        (10.0, ("bolt", "cube"), ""),
+        (900.0, (), ""),  # the only tenant takes nothing from others
+    ],
 )
-def test_a_limit_for_a_tenant_names_the_tenant(heavy: float, named: str) -> None:
+def test_a_limit_for_a_tenant_names_the_tenant(heavy: float, others: tuple[str, ...], named: str) -> None:
     """ "Rate-limit the tenant" did not say which one, though request records knew."""
     window = Window(7200, 1000)
     group = window.group("engines")
-    rising = {("acme", "prompt"): heavy, ("bolt", "prompt"): 100.0, ("cube", "prompt"): 100.0, ("acme", "output"): 1.0}
+    rising = {("acme", "prompt"): heavy, ("acme", "output"): 1.0} | {(other, "prompt"): 100.0 for other in others}
     columns = [
         group.column(WHOLE.with_(__name__=f"kvitals_tenant_{of}_tokens_total", tenant=tenant)) for tenant, of in rising
     ]
