@@ -15,6 +15,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # WORKERS=0: in one process. A file stays in one worker, in which its recordings are judged once; the slow files come first.
 WORKERS ?= 2
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# What plays recordings at real speed, or waits for a browser: nothing runs beside these.
+BY_THE_CLOCK := tests/browser tests/boards/test_live.py tests/alerts/test_live.py tests/alerts/test_pipeline.py tests/alerts/test_pipeline_agent.py
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 PARSERS := parser families otlp kv_events log_lines promql patterns captures rules config http1_requests http1_responses history chat
@@ -53,7 +55,8 @@ goldens: $(VENV)/.dev ## write the goldens anew: what pages mean, documents say,
 	@$(BIN)/python -m tests.goldens --write $(GOLDENS)
 
 system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium, and every family of incidents (Debian: prometheus prometheus-alertmanager chromium chromium-driver)
-	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/boards tests/alerts tests/fleet tests/browser
+	@$(BIN)/python -m pytest -q $(BY_THE_CLOCK)
+	@$(BIN)/python -m pytest -q $(PARALLEL) tests/oracle tests/oracle_api tests/boards tests/alerts tests/fleet $(BY_THE_CLOCK:%=--ignore=%)
 	@$(BIN)/python -m pytest -q $(PARALLEL) -m system tests/cases tests/captures tests/unit
 
 lab: $(VENV)/.dev ## install the lab: real vLLM on the CPU, in .lab/

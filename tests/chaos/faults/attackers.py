@@ -1,4 +1,4 @@
-"""The attackers of the siege: one function for each attack, each with its own rate. All end by themselves.
+"""The attackers of the siege: one function for each attack, each with its own rate times `pace`. All end by themselves.
 
     python -m tests.chaos.faults.attackers '{"names": ["slow_heads"], "seconds": 60, "tap": 8100, ...}'
 
@@ -87,6 +87,7 @@ class Field:
 
     names: tuple[str, ...]
     seconds: float
+    pace: float  # by which all rates are multiplied
     tap: int
     http: int
     grpc: int
@@ -181,7 +182,7 @@ async def kv_flood(field: Field) -> Report:
             break
         if due > time.monotonic():
             await asyncio.sleep(due - time.monotonic())
-        due += operations / 500_000
+        due += operations / (500_000 * field.pace)
         await socket.send_multipart([b"kv", sequence.to_bytes(8, "big"), payload])
         sent += operations
     socket.close()
@@ -371,7 +372,7 @@ def _session() -> aiohttp.ClientSession:
 
 
 async def _at_rate(field: Field, rate: float, calls: Iterator[Call], done: Counter[str]) -> None:
-    """Start a call every 1/rate seconds, 16 at most at the same time; failures are counted."""
+    """Start a call every 1/rate seconds at pace 1, 16 at most at the same time; failures are counted."""
     places, running = asyncio.Semaphore(16), set[asyncio.Task[None]]()
 
     async def guarded(call: Call) -> None:
@@ -389,7 +390,7 @@ async def _at_rate(field: Field, rate: float, calls: Iterator[Call], done: Count
         task = asyncio.create_task(guarded(call))
         running.add(task)
         task.add_done_callback(running.discard)
-        await asyncio.sleep(1 / rate)
+        await asyncio.sleep(1 / (rate * field.pace))
     await asyncio.gather(*running)
 
 

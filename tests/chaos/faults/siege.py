@@ -1,5 +1,6 @@
 """The siege: every attack at the same time, beside one good engine and one good client. SIEGE_SECONDS: how long (600).
-SIEGE_ATTACKS="pipes idle": some of them, to find out which one breaks a demand.
+SIEGE_ATTACKS="pipes idle": some of them, to find out which one breaks a demand. SIEGE_PACE=0.5: half of each rate, for
+slow cores. SIEGE_MISSED=0.35: the share of collections that may be missed, where a machine has too few cores for all.
 
 Nothing stops at the first thing that does not hold: a table at the end has a row for each demand.
 """
@@ -32,6 +33,8 @@ from .attackers import ATTACKS, FLOODER, FLOODS
 from .stage import HOST, ROOT, STALL_SECONDS, Stage, Told, _die_with_us, free_port
 
 SECONDS = float(os.environ.get("SIEGE_SECONDS", "600"))
+PACE = float(os.environ.get("SIEGE_PACE", "1"))
+MISSED = float(os.environ.get("SIEGE_MISSED", "0"))
 NAMES = os.environ.get("SIEGE_ATTACKS", "").split() or list(ATTACKS)
 INTERVAL = 5.0
 """Seconds between the agent's collections: the default of the product."""
@@ -47,7 +50,7 @@ WAIT_SECONDS = 10 * STALL_SECONDS
 
 ENDS_SECONDS = 5.0
 SAMPLE_SECONDS = 2.0
-FLOOD_SECONDS = 15.0
+FLOOD_SECONDS = 10.0
 """For each of the floods that come alone."""
 
 COUNTED_SECONDS = 120.0
@@ -131,7 +134,7 @@ class Besieged(RequestStage):
         ports |= {"agent": self.ports.agent, "kv": self.kv}
         where = {"labels": self.labels, "newlines": self.newlines, "kinds": self.kinds}
         where |= {"log": self.flood_log, "targets": self.targets}
-        told = json.dumps({"names": names, "seconds": seconds, **ports, **where}, default=str)
+        told = json.dumps({"names": names, "seconds": seconds, "pace": PACE, **ports, **where}, default=str)
         with (self.home / "logs" / "attackers.log").open("ab") as log:
             return await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tests.chaos.faults.attackers", told),
@@ -170,7 +173,9 @@ async def siege(stage: Stage, told: Told) -> None:
                 await _ends(program, table)
     table.print()
     told.broken += [f"{demand}: {figure}" for demand, held, figure in table.rows if not held]
-    told.said.append(f"{len(NAMES)} attacks for {SECONDS:.0f} s, {len(table.rows)} demands; attackers at nice 19")
+    told.said.append(
+        f"{len(NAMES)} attacks for {SECONDS:.0f} s at {PACE:.0%} of their rates, {len(table.rows)} demands; nice 19"
+    )
 
 
 async def floods(stage: Stage, told: Told) -> None:
@@ -259,9 +264,10 @@ async def _looks(stage: Besieged, began: float, ended: float, table: Table) -> N
     samples = [(float(t), float(value)) for t, value in found[0]["values"]] if found else []
     times = [began, *(t for t, value in samples if value == 1), ended]
     missed = sum(max(round((b - a) / INTERVAL) - 1, 0) for a, b in pairwise(times))
-    longest = max(b - a for a, b in pairwise(times))
-    figure = f"{missed} of {(ended - began) / INTERVAL:.0f} missed, longest gap {longest:.1f} s"
-    table.add("no collection of the good engine missed", missed == 0, figure)
+    longest, due = max(b - a for a, b in pairwise(times)), (ended - began) / INTERVAL
+    figure = f"{missed} of {due:.0f} missed, longest gap {longest:.1f} s"
+    allowed = f"at most {MISSED:.0%} of the collections" if MISSED else "no collection"
+    table.add(f"{allowed} of the good engine missed", missed <= MISSED * due, figure)
 
 
 async def _client(stage: Besieged, calm: Fared, table: Table) -> None:

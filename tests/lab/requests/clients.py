@@ -44,6 +44,7 @@ class Seen:
     first: float | None = None  # to the first token, which may be a part of a letter and have no text yet
     e2e: float | None = None  # None for a client that left
     pieces: int = 0  # of output
+    longest_gap: float = 0.0  # between two pieces of output
     status: str = FAILED
     http: int | None = None
     prompt_tokens: int | None = None  # by the response's usage, as all that follow
@@ -92,6 +93,7 @@ async def one_at_a_time(session: aiohttp.ClientSession, url: str, orders: Sequen
 
 
 async def _read(response: aiohttp.ClientResponse, order: Order, seen: Seen, began: float, before: float) -> str:
+    last: float | None = None
     async for line in response.content:
         if not line.startswith(b"data: {"):
             continue
@@ -102,6 +104,9 @@ async def _read(response: aiohttp.ClientResponse, order: Order, seen: Seen, bega
         if not event.get("choices"):
             continue
         seen.pieces += 1
+        if last is not None:
+            seen.longest_gap = max(seen.longest_gap, now - last)
+        last = now
         if seen.first is None:
             seen.first = now - began
             seen.no_core = without_core() - before
