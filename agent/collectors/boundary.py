@@ -4,8 +4,8 @@
     records = await collectors.gather({("host", ""): Run(read_host, deadline=4.0), ...}, patience=4.0)
     collectors.write(t)                  # kvitals_collector_success and its like, for every collector
 
-A collector that is not done within `patience` goes on in the background, and its records are taken when it is done. The
-others are not held up. It is not begun again before that. One that is not done at its deadline has failed: `hung`.
+A collector that is not done within `patience` goes on in the background. The others are not held up. The next call
+after its end takes its records and begins it again. One that is not done at its deadline has failed: `hung`.
 """
 
 from __future__ import annotations
@@ -90,11 +90,14 @@ class Collectors:
         return {name: state.reason for name, state in self._states.items() if state.reason != OK}
 
     async def gather(self, runs: Mapping[Name, CollectorRun], patience: float | None = None) -> list[Record]:
-        """Run collectors side by side and return the records of those that are done, in the order of `runs`.
+        """Run collectors side by side and return the records of those that are done, in the order of `runs`, behind the
+        records of those that were late.
 
         patience: seconds that are waited; without it, until each is done or over its deadline. A collector that was not
         done by then is not waited for the next time, so that one slow collector delays one cycle.
         """
+        done = [name for name, state in self._states.items() if state.task is not None and state.task.done()]
+        late = [record for name in done for record in self._taken(name, patience)]
         for name, run in runs.items():
             state = self._states.setdefault(name, _State())
             if state.task is None:
@@ -105,7 +108,7 @@ class Collectors:
             state = self._states[name]
             if patience is None or not state.late:
                 await self._wait(state, patience, time.monotonic())
-        return [record for name in [*runs] for record in self._taken(name, patience)]
+        return late + [record for name in [*runs] for record in self._taken(name, patience)]
 
     async def _wait(self, state: _State, patience: float | None, now: float) -> None:
         """Wait for one collector's run, up to `patience` after it was begun and never beyond its deadline."""
@@ -162,9 +165,9 @@ class Collectors:
             yield
 
     def runs(self, name: Name) -> bool:
-        """Whether a collector was begun and its records are not taken yet."""
+        """Whether a run of a collector goes on."""
         state = self._states.get(name)
-        return state is not None and state.task is not None
+        return state is not None and state.task is not None and not state.task.done()
 
     def ingested(self, name: Name, seconds: float) -> None:
         """Ingesting a collector's last records took `seconds` of CPU time."""

@@ -95,6 +95,25 @@ async def test_a_collector_that_is_late_comes_with_the_next_cycle() -> None:
     assert await collectors.gather(runs, 0.01) == [record("slow")]
 
 
+async def test_a_collector_that_was_late_misses_no_cycle_behind_that() -> None:
+    collectors, slow, begun = Collectors(Window(60.0, 100), {}), asyncio.Event(), list[int]()
+
+    async def read() -> list[Record]:
+        begun.append(len(begun))
+        if len(begun) == 1:
+            await slow.wait()
+        return [record(f"run {begun[-1]}")]
+
+    runs = {("late", ""): CollectorRun(read, 60.0)}
+    assert await collectors.gather(runs, 0.01) == []
+    slow.set()
+    await asyncio.sleep(0.05)
+    assert await collectors.gather(runs, 0.01) == [record("run 0")]
+    await asyncio.sleep(0.05)
+    assert begun == [0, 1]  # what was late is taken, and the run of this cycle begins
+    assert await collectors.gather(runs, 60.0) == [record("run 1"), record("run 2")]
+
+
 async def test_a_failure_that_goes_on_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
     collectors = Collectors(Window(60.0, 100), {})
     for _ in range(50):
