@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from kvitals.app.bounded_process import WorkLimitError, WorkLimits, WorkRefusedError, run_bounded
 from kvitals.app.history_recorder import directory
 from kvitals.app.identity import KnownEngine, address, known_engine, resolve, without_rank
-from kvitals.app.notify.finding_match import DiagnosisRequest, is_about_engines, lead, relates
+from kvitals.app.notify.finding_match import DiagnosisRequest, is_about_engines, lead, leaves_open, relates
 from kvitals.app.notify.fleet_looks import FleetLooks, LookBudget, TooManyLooksError
 from kvitals.app.notify.notice_builder import Diagnosis, where
 from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
@@ -227,15 +227,15 @@ def _diagnosis(
         return Diagnosis(f"not diagnosed: {how}", document, elsewhere=True)
     codes = frozenset(rule.code for rule in knowledge.rules.values() if rule.partial)
     found, pool = lead(document, about, engines, codes), _pool(about, engines)
-    if document.window.cold and (found is None or (about.codes and not relates(found, about.codes))):
+    if document.window.cold and (found is None or (about.codes and not relates(found, about.codes, document))):
         how = f"not diagnosed yet: kvitals has watched only {document.window.seconds:.0f} s, which is too little"
         return Diagnosis(how, pool=pool)
     if found is None or found.kind not in ("cause", "symptom"):
         return Diagnosis(how, document, found, pool)
     of_many = found.entity.kind in ("pool", "fleet") and subject.named
-    partial = found.kind == "cause" and (of_many or found.code in codes)
+    partial = found.kind == "cause" and (of_many or leaves_open(found, document.causes, codes))
     unknown = _not_judged(document, found, knowledge, agents=agents) if partial or found.kind == "symptom" else ()
-    return Diagnosis(how, document, found, pool, partial, unknown, _beside(document, found, codes))
+    return Diagnosis(how, document, found, pool, partial, unknown)
 
 
 def _not_judged(document: Triage, found: Finding, knowledge: Knowledge, *, agents: bool) -> Sequence[str]:
@@ -250,12 +250,6 @@ def _not_judged(document: Triage, found: Finding, knowledge: Knowledge, *, agent
         codes = [] if agents else [rule.code for rule in blind if NEEDS_AGENT in known[rule.code]]
         return [f"causes that are not checked without agents: {', '.join(codes)}"] if codes else []
     return [f"{rule.code} {rule.title}: not checked, {known[rule.code]}" for rule in blind[:MAX_NOT_JUDGED]]
-
-
-def _beside(document: Triage, found: Finding, partial: Collection[str]) -> Finding | None:
-    """What is also so of the same entity, leaves open why, and explains the finding."""
-    same = (one for one in document.causes if one.entity.labels == found.entity.labels and found.code in one.explains)
-    return next((one for one in same if one.code in partial and one.code != found.code), None)
 
 
 def _pool(about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> str:

@@ -10,7 +10,7 @@ from functools import cache
 from kvitals.app.identity import KnownEngine, ResolvedEntity, known_engine, names_engines, resolve, same_place
 from kvitals.app.notify.incoming import Alert
 from kvitals.diagnoser.sources.engine_pages import page_maps
-from kvitals.rules.finding import Finding, Triage
+from kvitals.rules.finding import Finding, Triage, reached_from
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,21 @@ def lead(
     engines: Sequence[KnownEngine] = (),
     partial: Collection[str] = (),
 ) -> Finding | None:
-    """The first finding on the entity that is or explains an alert's rule; else, of a symptom, the first cause or
-    symptom there. What is for information is no answer to an alert of something else.
+    """The first finding on the entity that is or explains an alert's rule, by way of other causes too; else, of a
+    symptom, the first cause or symptom there. What is for information is no answer to an alert of something else.
 
-    Causes stand in the document's order, so what explains most comes first. For an alert that names an engine, a cause
-    on that engine comes before one that leaves open why, and before one on its pool or node: its peers' trouble is
-    often an effect of it. engines: those that are known, with their names and places; without any, those that the
-    document lists. partial: codes of causes that leave open why.
+    Causes stand in the document's order, so what explains most comes first, and what is explained comes after what
+    explains it. For an alert that names an engine, a cause on that engine, or one on its node that explains such a
+    cause, comes before one that leaves open why, and before others on its pool or node: its peers' trouble is often an
+    effect of it. engines: those that are known, with their names and places; without any, those that the document
+    lists. partial: codes of causes that leave open why.
     """
     subject = resolve(about.entity, engines or engines_of(document))
     near = [finding for finding in _findings(document) if concerns(finding, about, subject)]
+    own = [one for one in near if one.kind == "cause" and one.entity.kind == "engine"]
     if subject.named:
-        near.sort(key=lambda one: (one.kind != "cause" or one.entity.kind != "engine", one.code in partial))
-    related = (finding for finding in near if relates(finding, about.codes))
+        near.sort(key=lambda one: (not (one in own or _is_behind(one, own)), leaves_open(one, own, partial)))
+    related = (finding for finding in near if relates(finding, about.codes, document, near))
     others = (one for one in near if about.symptomatic and one.kind in ("cause", "symptom") and one.severity != "info")
     return next(related, None) or next(others, None)
 
@@ -92,9 +94,32 @@ def concerns(finding: Finding, about: DiagnosisRequest, subject: ResolvedEntity)
     return places == {mine.get(kind)}  # an alert of everything, where there is one pool
 
 
-def relates(finding: Finding, codes: frozenset[str]) -> bool:
-    """Whether a finding is of one of these rules, or explains one."""
-    return finding.code in codes or not codes.isdisjoint(finding.explains)
+def relates(finding: Finding, codes: frozenset[str], document: Triage, among: Iterable[Finding] = ()) -> bool:
+    """Whether a finding is of one of these rules, or explains one. among: the findings through which it may explain
+    one; without any, all of the document."""
+    return finding.code in codes or not codes.isdisjoint(explained_codes(finding, document, among))
+
+
+def explained_codes(finding: Finding, document: Triage, among: Iterable[Finding] = ()) -> list[str]:
+    """The codes that a finding explains, then those that it explains by way of other causes."""
+    reached = reached_from(finding, document.causes)
+    further = (one.code for one in among or (*document.causes, *document.symptoms) if one.id in reached)
+    return list(dict.fromkeys([*finding.explains, *further]))
+
+
+def leaves_open(finding: Finding, causes: Iterable[Finding], partial: Collection[str]) -> bool:
+    """Whether a finding states a condition and not why it is so. One that explains another cause of its engine is that
+    engine's cause. causes: those beside it; partial: codes of rules that leave open why."""
+    return finding.code in partial and not any(_explains(finding, one) for one in causes)
+
+
+def _is_behind(finding: Finding, own: Iterable[Finding]) -> bool:
+    """Whether a finding on a node explains a cause on its engine."""
+    return finding.entity.kind == "node" and any(one.id in finding.explained for one in own)
+
+
+def _explains(finding: Finding, other: Finding) -> bool:
+    return other.code in finding.explains and other.entity.labels == finding.entity.labels
 
 
 def engines_of(document: Triage) -> list[KnownEngine]:

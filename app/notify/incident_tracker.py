@@ -91,7 +91,7 @@ def look_again(incident: OpenIncident, found: Diagnosis, now: float) -> SettledM
         incident,
         code=lead.code,
         title=incident_title(next(iter(incident.open.values())), lead),
-        explains=list(lead.explains),
+        explains=found.explains,
         told=now,
         pool=found.pool or incident.pool,
     )
@@ -168,7 +168,7 @@ class _Dealing:
         about = fresh or [one for one in firing if one.key in due[0].open]
         asked = diagnosis_request(about, entity, self.received)
         found = await self.diagnose(asked)
-        before = _same_trouble(about, here, found.cause) if fresh else due[0]
+        before = _same_trouble(about, here, found) if fresh else due[0]
         change = self._change(before, about, found.cause)
         incident = self._incident(before, entity, about, found, of_engines=asked.of_engines, told=change is not None)
         self.out.incidents[incident.id] = incident
@@ -209,7 +209,7 @@ class _Dealing:
         if before is not None and (lead is None or explained):
             code, title, explains = before.code, before.title, before.explains
         elif lead is not None:
-            code, title, explains = lead.code, incident_title(first, lead), list(lead.explains)
+            code, title, explains = lead.code, incident_title(first, lead), found.explains
         else:
             code, title, explains = "", incident_title(first, found.lead), []
         return OpenIncident(
@@ -243,11 +243,12 @@ class _Dealing:
         return self.message.truncated
 
 
-def _same_trouble(fresh: Sequence[Alert], here: Sequence[OpenIncident], lead: Finding | None) -> OpenIncident | None:
+def _same_trouble(fresh: Sequence[Alert], here: Sequence[OpenIncident], found: Diagnosis) -> OpenIncident | None:
     """The incident that fresh alerts belong to: of the same cause, or one of the two explains the other."""
     codes = {one.code for one in fresh if one.code}
+    lead = found.cause
     for incident in here:
-        if lead is not None and not incident.codes.isdisjoint({lead.code, *lead.explains}):
+        if lead is not None and not incident.codes.isdisjoint({lead.code, *found.explains}):
             return incident
         if codes & incident.codes:
             return incident

@@ -11,6 +11,7 @@ import msgspec
 
 from kvitals.app.identity import URLS
 from kvitals.app.notify import notice as notices
+from kvitals.app.notify.finding_match import explained_codes
 from kvitals.app.notify.notice import Change, Link, Notice, NoticeAlert
 from kvitals.app.notify.queue import OpenIncident
 from kvitals.rules.finding import Finding, Triage
@@ -29,7 +30,6 @@ class Diagnosis:
     pool: str = ""  # of the engine that the alert names; empty where it is not known
     partial: bool = False  # the lead is so and leaves open why
     not_judged: Sequence[str] = ()  # causes of the lead that could not be judged, with the reasons
-    beside: Finding | None = None  # is so as well, leaves open why, and explains the lead
     elsewhere: bool = False  # the alert names an engine that the document does not know
 
     @property
@@ -37,6 +37,13 @@ class Diagnosis:
         """The lead, unless it is a symptom, which is what the alert reports itself, or leaves open why: the cause is
         still unknown."""
         return self.lead if self.lead is not None and self.lead.kind != "symptom" and not self.partial else None
+
+    @property
+    def explains(self) -> list[str]:
+        """The codes that the lead explains, by way of other causes too."""
+        if self.lead is None or self.document is None:
+            return []
+        return explained_codes(self.lead, self.document)
 
 
 def notice_of(
@@ -73,11 +80,11 @@ def notice_of(
         notice,
         title=incident_title(told[0], lead),
         code=found.cause.code if found.cause is not None else "",
-        verdict=lead.conclusion + (f" {found.beside.conclusion} ({found.beside.code})" if found.beside else ""),
+        verdict=lead.conclusion,
         confidence=f"{lead.confidence_words} ({lead.confidence:.2f})",
         numbers=notices.numbers(lead),
         actions=notices.actions(lead.levers),
-        explains=_explained(lead, document),
+        explains=_explained(found.explains, document),
         ruled_out=[f"{one.code} {one.title}: {one.because}" for one in lead.ruled_out[:3]],
         unknown=[*_open_question(found), *(f"{one.what}: {one.why}" for one in lead.unknowns[:3])],
         finding=_without_courses(lead),
@@ -150,11 +157,11 @@ def digest_of(entity: Mapping[str, str], what: str, at: float) -> str:
     return hashlib.sha256(f"{sorted(entity.items())}{what}{at!r}".encode()).hexdigest()[:16]
 
 
-def _explained(lead: Finding, document: Triage | None) -> list[str]:
+def _explained(codes: Sequence[str], document: Triage | None) -> list[str]:
     """What the cause explains, by code and title."""
     several = (*document.causes, *document.symptoms) if document is not None else ()
     named = {one.code: f"{one.code_and_severity} {one.title}" for one in several}
-    return [named.get(code, code) for code in lead.explains]
+    return [named.get(code, code) for code in codes]
 
 
 def _without_courses(finding: Finding) -> Finding:
