@@ -93,7 +93,12 @@ def resolve(labels: Mapping[str, str], engines: Iterable[KnownEngine]) -> Resolv
 
 def names_engines(labels: Mapping[str, str]) -> bool:
     """Whether labels of an alert name an engine, a pool or a node, known or not."""
-    return bool(labels.get("pool") or labels.get("node")) or any(_names(labels))
+    return bool(labels.get("pool") or labels.get("node")) or names_engine(labels)
+
+
+def names_engine(labels: Mapping[str, str]) -> bool:
+    """Whether labels of an alert name an engine, known or not."""
+    return any(_names(labels))
 
 
 def same_place(place: Mapping[str, str], labels: Mapping[str, str]) -> bool:

@@ -7,7 +7,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from kvitals.app.identity import KnownEngine, ResolvedEntity, known_engine, names_engines, resolve, same_place
+from kvitals.app.identity import (
+    KnownEngine,
+    ResolvedEntity,
+    known_engine,
+    names_engine,
+    names_engines,
+    resolve,
+    same_place,
+)
 from kvitals.app.notify.incoming import Alert
 from kvitals.diagnoser.sources.engine_pages import page_maps
 from kvitals.rules.finding import Finding, Triage, reached_from
@@ -38,6 +46,12 @@ def is_about_engines(about: DiagnosisRequest) -> bool:
     """Whether an alert may be about engines: by its rule, by its expression, or by a label that names one or its place.
     Others, such as one of a certificate or of another service, have no finding of ours."""
     return about.of_engines or names_engines(about.entity)
+
+
+def is_of_engine(about: DiagnosisRequest) -> bool:
+    """Whether an alert is about one engine, known or not: it names one, and is one of ours or reads a metric of
+    engines."""
+    return names_engine(about.entity) and (about.of_engines or "engine" in about.entity)
 
 
 @cache

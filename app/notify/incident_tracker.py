@@ -9,16 +9,15 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from kvitals.app.notify import notice as notices
-from kvitals.app.notify.finding_match import DiagnosisRequest, diagnosis_request
+from kvitals.app.notify.finding_match import DiagnosisRequest, diagnosis_request, is_of_engine
 from kvitals.app.notify.incoming import OURS, Alert, Message
+from kvitals.app.notify.joining import MAX_INCIDENT_ALERTS, join, of_one_cause
 from kvitals.app.notify.notice import Change, Link, Notice, NoticeAlert
 from kvitals.app.notify.notice_builder import Diagnosis, digest_of, incident_title, notice_of, resolved_notice
+from kvitals.app.notify.order import EntityKey, entity_key
 from kvitals.app.notify.queue import OpenIncident
 from kvitals.config import MuteTable
 from kvitals.rules.finding import Finding, Triage
-
-MAX_INCIDENT_ALERTS = 1000
-"""Alerts of one incident that are remembered, the newest. An older one that is repeated counts as new."""
 
 NEW_EPISODE_SECONDS = 60.0
 """An alert that began so much later than it is known to have begun was resolved in between."""
@@ -56,14 +55,14 @@ async def settle(
     """Deal with one message. Alerts that we made ourselves are left out, so that nothing goes round in circles."""
     dealing = _Dealing(message, received, diagnose, rules)
     at_hand = {incident.id: incident for incident in known}
-    by_entity: dict[frozenset[tuple[str, str]], list[Alert]] = {}
+    by_entity: dict[EntityKey, list[Alert]] = {}
     for alert in message.alerts:
         if alert.status == "firing" and any(one.covers(alert.code, alert.entity, received) for one in rules.mutes):
             dealing.out.muted += 1
         elif OURS not in alert.labels:
-            by_entity.setdefault(_identity(alert.entity), []).append(alert)
+            by_entity.setdefault(entity_key(alert.entity), []).append(alert)
     for identity, alerts in by_entity.items():
-        here = [one for one in at_hand.values() if _identity(one.entity) == identity]
+        here = [one for one in at_hand.values() if entity_key(one.entity) == identity]
         left = dealing.resolve(alerts, here)
         firing = [one for one in alerts if one.status == "firing"]
         if firing:
@@ -71,31 +70,44 @@ async def settle(
     return dealing.out
 
 
-def _identity(entity: Mapping[str, str]) -> frozenset[tuple[str, str]]:
-    """What tells an entity from others. An engine is the same with and without its pool, which not every alert has."""
-    named = "engine" in entity
-    return frozenset(label for label in entity.items() if label[0] != "pool" or not named)
-
-
 def _whole_entity(alerts: Sequence[Alert]) -> dict[str, str]:
     """The labels of the entity that any of its alerts has."""
     return dict(label for alert in alerts for label in sorted(alert.entity.items()))
 
 
-def look_again(incident: OpenIncident, found: Diagnosis, now: float) -> SettledMessage:
-    """An incident that was told without a cause, and a later diagnosis of it."""
-    lead = found.cause
-    if lead is None:
+def look_again(
+    incident: OpenIncident, found: Diagnosis, now: float, others: Sequence[OpenIncident] = ()
+) -> SettledMessage:
+    """An incident that was told without a cause, and a later diagnosis of it. others: open incidents of its entity,
+    which it joins where they have this cause, or which join it."""
+    if found.cause is None:
         return SettledMessage()
-    after = msgspec.structs.replace(
+    same = of_one_cause(others, found)
+    before = next((one for one in same if one.code), incident)
+    gone = [one for one in (incident, *same) if one.id != before.id]
+    joined, last = join(before, gone, now)
+    after = _with_cause(joined, found, now)
+    out = SettledMessage({after.id: after}, [one.id for one in gone], last)
+    if after.code != before.code or after.severity != before.severity:
+        change: Change = "cause" if after.code != before.code else "worse"
+        out.notices.append(notice_of(after, change, found, now, incident.links))
+    return out
+
+
+def _with_cause(incident: OpenIncident, found: Diagnosis, now: float) -> OpenIncident:
+    """An incident with the cause that was found, unless its own explains that."""
+    cause = found.cause
+    if cause is None or (incident.code and cause.code in (incident.code, *incident.explains)):
+        return incident
+    return msgspec.structs.replace(
         incident,
-        code=lead.code,
-        title=incident_title(next(iter(incident.open.values())), lead),
+        code=cause.code,
+        title=incident_title(next(iter(incident.open.values())), cause),
         explains=found.explains,
         told=now,
         pool=found.pool or incident.pool,
+        judged=True,
     )
-    return SettledMessage({after.id: after}, notices=[notice_of(after, "cause", found, now, incident.links)])
 
 
 def close_if_over(incident: OpenIncident, found: Diagnosis, now: float) -> SettledMessage:
@@ -168,14 +180,28 @@ class _Dealing:
         about = fresh or [one for one in firing if one.key in due[0].open]
         asked = diagnosis_request(about, entity, self.received)
         found = await self.diagnose(asked)
-        before = _same_trouble(about, here, found) if fresh else due[0]
+        before = _same_trouble(asked, here, found) if fresh else due[0]
         change = self._change(before, about, found.cause)
+        if before is not None:
+            before, change = self._join(before, here, found, change)
         incident = self._incident(before, entity, about, found, of_engines=asked.of_engines, told=change is not None)
         self.out.incidents[incident.id] = incident
         if change is None:
             self.out.folded += len(about)
         else:
             self.out.notices.append(notice_of(incident, change, found, self.received, incident.links, self._beyond))
+
+    def _join(
+        self, before: OpenIncident, here: Sequence[OpenIncident], found: Diagnosis, change: Change | None
+    ) -> tuple[OpenIncident, Change | None]:
+        """An incident with the alerts of others that have the same cause, and why it is told now."""
+        gone = [one for one in of_one_cause(here, found) if one.id != before.id]
+        after, last = join(before, gone, self.received)
+        self.out.notices += last
+        self.out.over += [one.id for one in gone]
+        for one in gone:
+            self.out.incidents.pop(one.id, None)
+        return after, change or ("worse" if after.severity != before.severity else None)
 
     def _change(self, before: OpenIncident | None, fresh: Sequence[Alert], lead: Finding | None) -> Change | None:
         """Why an incident is told now; None where all of it was told before."""
@@ -226,6 +252,7 @@ class _Dealing:
             pool=found.pool or (before.pool if before else ""),
             of_engines=of_engines or (before is not None and before.of_engines),
             waning=before.waning if before else 0.0,
+            judged=found.document is not None or (before is not None and before.judged),
         )
 
     def _is_due(self, incident: OpenIncident) -> bool:
@@ -243,13 +270,14 @@ class _Dealing:
         return self.message.truncated
 
 
-def _same_trouble(fresh: Sequence[Alert], here: Sequence[OpenIncident], found: Diagnosis) -> OpenIncident | None:
-    """The incident that fresh alerts belong to: of the same cause, or one of the two explains the other."""
-    codes = {one.code for one in fresh if one.code}
-    lead = found.cause
-    for incident in here:
-        if lead is not None and not incident.codes.isdisjoint({lead.code, *found.explains}):
+def _same_trouble(asked: DiagnosisRequest, here: Sequence[OpenIncident], found: Diagnosis) -> OpenIncident | None:
+    """The incident that fresh alerts belong to: of the same cause, or one of the two explains the other. Alerts of an
+    engine that was not judged are one incident, until a diagnosis tells them apart."""
+    cause = found.cause
+    reached = {cause.code, *found.explains} if cause is not None else set()
+    for incident in sorted(here, key=lambda one: not one.code):  # one whose cause is known comes first
+        if not incident.codes.isdisjoint(reached | asked.codes):
             return incident
-        if codes & incident.codes:
-            return incident
+    if found.document is None and is_of_engine(asked):
+        return next((one for one in here if not one.judged and not one.code and one.of_engines), None)
     return None

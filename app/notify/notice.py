@@ -17,7 +17,7 @@ MAX_NUMBERS = 6
 MAX_LEVERS = 3
 MAX_ALERTS = 10
 
-Change = Literal["new", "cause", "worse", "more", "again", "resolved"]
+Change = Literal["new", "cause", "worse", "more", "again", "joined", "resolved"]
 
 
 class NoticeNumber(Struct, frozen=True):
@@ -78,6 +78,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     not_listed: int = 0  # alerts of it that are not among `alerts`
     links: list[Link] = []
     finding: Finding | None = None  # the whole of it, as in the triage document, less its courses
+    joined: str = ""  # the incident in which this one goes on, if it joined one
 
 
 def highest(severities: Iterable[Severity]) -> Severity:

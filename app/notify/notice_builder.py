@@ -139,6 +139,13 @@ def resolved_notice(
     )
 
 
+def joined_notice(incident: OpenIncident, into: OpenIncident, at: float) -> Notice:
+    """The last message about an incident whose alerts go on in another one."""
+    why = f"it has the cause of incident {into.id}, which goes on: {into.title}"
+    ended = resolved_notice(incident, at, incident.links, why=why)
+    return msgspec.structs.replace(ended, change="joined", joined=into.id, code=into.code)
+
+
 def entity_of(incident: OpenIncident) -> dict[str, str]:
     """The labels of what an incident is about, with the pool of its engine, which alerts of engines do not name."""
     return {**({"pool": incident.pool} if incident.pool else {}), **incident.entity}

@@ -51,7 +51,10 @@ def digest(target: SlackTarget, several: Sequence[Notice]) -> JsonPost:
     firing = [one for one in newest if one.status == "firing"]
     pages = sum(one.severity == "page" for one in firing)
     counted = [f"{len(firing)} incidents" + (f", {pages} of severity page" if pages else "")] if firing else []
-    counted += [f"{resolved} resolved"] if (resolved := len(newest) - len(firing)) else []
+    joined = sum(one.change == "joined" for one in newest)
+    resolved = len(newest) - len(firing) - joined
+    ended = ((joined, "joined another incident"), (resolved, "resolved"))
+    counted += [f"{number} {words}" for number, words in ended if number]
     title = "; ".join(counted)
     listed = [slack.text(f"{_mark(one)} {headline(one)}", MAX_DIGEST_LINE) for one in newest[:MAX_DIGEST_LINES]]
     if (more := len(newest) - MAX_DIGEST_LINES) > 0:
@@ -94,6 +97,8 @@ def _slack_url(target: SlackTarget) -> str:
 
 
 def _mark(notice: Notice) -> str:
+    if notice.change == "joined":
+        return "➡️"
     return "✅" if notice.status == "resolved" else {"page": "🔴", "ticket": "🟠", "info": "🔵"}[notice.severity]
 
 

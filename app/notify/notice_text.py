@@ -12,6 +12,7 @@ CHANGES: dict[Change, str] = {
     "worse": "now a page",
     "more": "more alerts",
     "again": "goes on",
+    "joined": "joined another incident",
     "resolved": "resolved",
 }
 
@@ -24,6 +25,8 @@ def headline(notice: Notice) -> str:
 
 def lines(notice: Notice) -> list[str]:
     """What stands below the headline, a sentence or two each."""
+    if notice.change == "joined":
+        return [f"It goes on in incident {notice.joined}."]
     if notice.status == "resolved":
         return [
             f"It lasted {duration_text(notice.at - notice.began)}, from {moment(notice.began)} to {moment(notice.at)}."

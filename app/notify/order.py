@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kvitals.app.notify.incoming import Message
@@ -35,8 +35,11 @@ def card(id_: int, message: Message) -> Card:
     return Card(id_, max(firing, default=0), entities)
 
 
-def entity_key(entity: dict[str, str]) -> EntityKey:
-    return tuple(sorted(entity.items()))
+def entity_key(entity: Mapping[str, str]) -> EntityKey:
+    """What an entity differs in from others. An engine is the same with and without its pool, which not every alert
+    has."""
+    named = "engine" in entity
+    return tuple(sorted(label for label in entity.items() if label[0] != "pool" or not named))
 
 
 @dataclass

@@ -88,6 +88,7 @@ class OpenIncident(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""  # of the engine, as the diagnosis resolved it
     of_engines: bool = True  # whether an alert of it is about engines by its rule or its expression
     waning: float = 0.0  # when one of its alerts was resolved while others went on; 0: never
+    judged: bool = True  # whether its entity was judged; if not, nobody knows yet whether its alerts have one cause
 
     @property
     def may_be_over(self) -> bool:
@@ -99,6 +100,11 @@ class OpenIncident(msgspec.Struct, frozen=True, kw_only=True):
     def codes(self) -> frozenset[str]:
         """The rules that are spoken of already."""
         return frozenset({self.code, *self.explains, *(one.code for one in self.open.values())} - {""})
+
+    @property
+    def alert_codes(self) -> frozenset[str]:
+        """The rules of its alerts; the empty text stands for those that are not of a kvitals rule."""
+        return frozenset(one.code for one in self.open.values())
 
     def explained(self, code: str) -> bool:
         """Whether the diagnosed cause explains alerts of this rule, so that they need no message of their own. Without
@@ -398,6 +404,7 @@ def _opened(path: Path) -> sqlite3.Connection:
         if "entity" not in (row[1] for row in connection.execute("PRAGMA table_info(incident)")):  # likewise
             _add_columns(connection)
         connection.executescript(_LATER)
+        _rename_engines(connection)
     except BaseException:
         connection.close()
         raise
@@ -418,6 +425,16 @@ def _add_columns(connection: sqlite3.Connection) -> None:
     except BaseException:
         connection.execute("ROLLBACK")
         raise
+
+
+def _rename_engines(connection: sqlite3.Connection) -> None:
+    """Earlier versions kept an engine with and without its pool as two entities. Raises sqlite3.Error."""
+    rows = connection.execute(
+        """SELECT body FROM incident WHERE entity LIKE '%"engine"%' AND entity LIKE '%"pool"%'"""
+    ).fetchall()
+    connection.executemany(
+        "UPDATE incident SET entity = ? WHERE id = ?", [(_columns(one)[0], one.id) for one in _incidents(rows)]
+    )
 
 
 def _columns(incident: OpenIncident) -> tuple[str, str]:

@@ -309,7 +309,9 @@ class Notifier:
             async with self._exclusive([entity_key(incident.entity)]):
                 now = await self._in_thread(lambda: self._spool.incident(name))
                 if now is not None and not now.code:
-                    await self._done(None, self._counted(look_again(now, found, self._clock())))
+                    here = await self._in_thread(lambda: self._spool.incidents([entity_key(incident.entity)]))
+                    others = [one for one in here if one.id != name]
+                    await self._done(None, self._counted(look_again(now, found, self._clock(), others)))
                     if found.partial:
                         self._go_on_looking(name)
         except SpoolError as error:
