@@ -5,25 +5,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kvitals.app.bounded_process import WorkLimitError, WorkLimits, WorkRefusedError, run_bounded
 from kvitals.app.history_recorder import directory
-from kvitals.app.identity import KnownEngine, address, known_engine, resolve, without_rank
+from kvitals.app.identity import KnownEngine, ResolvedEntity, address, known_engine, resolve, without_rank
 from kvitals.app.notify.finding_match import DiagnosisRequest, is_about_engines, lead, leaves_open, relates
 from kvitals.app.notify.fleet_looks import FleetLooks, LookBudget, TooManyLooksError
 from kvitals.app.notify.notice_builder import Diagnosis, where
-from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
+from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.merged_engines import engine_key, merged_text
-from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server, server_engines
+from kvitals.app.sources.prometheus_fleet import NoEnginesError, PrometheusVerdict, judge_server, server_engines
 from kvitals.app.sources.recording import Moments
 from kvitals.app.sources.recording_reader import RecordingError
 from kvitals.diagnoser.entities import ENTITIES
 from kvitals.diagnoser.sources.engine_pages import page_metrics
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
+from kvitals.diagnoser.sources.survey import NothingScrapedError
 from kvitals.rules.finding import Finding, Triage
 from kvitals.rules.loader import Knowledge
 from kvitals.series.history.schema import FILE, HistoryError
@@ -84,7 +85,7 @@ class OfAgent:
             return Diagnosis("this agent has not evaluated any window yet")
         engines = engines_of_agent(self.pipeline, document.window.end)
         how = f"diagnosed by the agent at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
-        return _diagnosis(how, document, about, engines, self.pipeline.setup.knowledge, elsewhere=NOT_WATCHED)
+        return _diagnosis(how, document, about, engines, self.pipeline.setup.knowledge, elsewhere=_not_watched(about))
 
     async def _now(self) -> Triage | None:
         """The document of the last moment that was judged; the first comes some seconds after the start."""
@@ -107,7 +108,7 @@ class OfAgent:
         document = judged.document
         how = f"diagnosed from the agent's history at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
         known = self.pipeline.setup.knowledge
-        return _diagnosis(how, document, about, judged.engines, known, elsewhere=NOT_WATCHED)
+        return _diagnosis(how, document, about, judged.engines, known, elsewhere=_not_watched(about))
 
     def _judge_past(self, at: float) -> PastVerdict:
         path = directory(self.pipeline.setup.config) / FILE
@@ -132,8 +133,14 @@ class OfFleet:
     async def __call__(self, about: DiagnosisRequest) -> Diagnosis:
         if not is_about_engines(about):
             return Diagnosis(NOT_OF_ENGINES)
-        place = await self._place(about)
-        first = await self._judged(about.received, about, place)
+        at, engines = await self._seen(about)
+        subject = resolve(about.entity, engines or ())
+        if engines is not None and not subject.engines and (subject.named or not about.of_engines):
+            return Diagnosis(f"not diagnosed: {self._elsewhere(about)}", elsewhere=True)
+        place = _place(subject)
+        if at < about.received:
+            return await self._before(at, about, place)
+        first = await self._judged(at, about, place)
         if first.lead is not None or first.document is None:
             return first
         if first.elsewhere or about.received - about.began > FRESH_SECONDS:  # it may be over or gone by now
@@ -141,20 +148,31 @@ class OfFleet:
             return then if first.elsewhere or then.lead is not None else first
         return first
 
-    async def _place(self, about: DiagnosisRequest) -> Mapping[str, str]:
-        """The pool that an alert is about, by its label or that of the engines that it names. Empty for the whole
-        fleet: it is about several pools, or engines have none."""
-        try:
-            engines = await asyncio.shield(self._lists.at(about.received, {}, FRESH_SECONDS).answer)
-        except (ServerError, PromQLError, TooManyLooksError):
-            return {}  # the look fails likewise, and the message has its reason
-        found = resolve(about.entity, engines).engines
-        pools = {one.place.get("pool", "") for one in found}
-        if len(pools) != 1 or "" in pools:
-            return {}
-        clusters = {one.place.get("cluster", "") for one in found}
-        place = {"pool": pools.pop(), "cluster": clusters.pop() if len(clusters) == 1 else ""}
-        return {label: value for label, value in place.items() if value}
+    async def _seen(self, about: DiagnosisRequest) -> tuple[float, list[KnownEngine] | None]:
+        """The latest moment at which the server has an engine that an alert is about, and the engines of then: when its
+        message came, when it began, a window earlier. Without any, the first; None where the server does not answer:
+        the look fails likewise, and the message has its reason."""
+        latest = None
+        for at in (about.received, about.began, about.began - FAST_SECONDS):
+            try:
+                engines = await asyncio.shield(self._lists.at(at, {}, FRESH_SECONDS).answer)
+            except (NoEnginesError, NothingScrapedError):
+                continue  # the last engine of a server may be the one that is gone
+            except (ServerError, PromQLError, TooManyLooksError):
+                break
+            if resolve(about.entity, engines).engines:
+                return at, engines
+            latest = latest or (at, engines)
+        return latest or (about.received, None)
+
+    async def _before(self, at: float, about: DiagnosisRequest, place: Mapping[str, str]) -> Diagnosis:
+        """What was so of an engine that is gone, before it was. Any cause is of interest: of its end, no rule of an
+        engine that still ran states anything."""
+        found = await self._judged(at, replace(about, symptomatic=True), place)
+        return replace(found, how=f"{found.how}; the engine is gone since", gone=True)
+
+    def _elsewhere(self, about: DiagnosisRequest) -> str:
+        return f"{self.access.url} has no engine with these labels: {where(about.entity)}"
 
     async def _judged(self, at: float, about: DiagnosisRequest, place: Mapping[str, str]) -> Diagnosis:
         """An answer of the last seconds serves again if it has a cause; evidence of one may have come since."""
@@ -168,10 +186,11 @@ class OfFleet:
             document = judged.document
             how = f"diagnosed from {self.access.url} at {_utc(look.moment)}, over {document.window.seconds:.0f} s"
             known, agents = self.setup.knowledge, judged.survey.agents
-            elsewhere = f"{self.access.url} has no engine with these labels: {{}}"
             if merged := _merged(about, judged):
                 return Diagnosis(f"not diagnosed: {merged}", document, elsewhere=True)
-            found = _diagnosis(how, document, about, judged.engines, known, agents=agents, elsewhere=elsewhere)
+            found = _diagnosis(
+                how, document, about, judged.engines, known, agents=agents, elsewhere=self._elsewhere(about)
+            )
             if found.lead is not None and not found.partial:
                 break
         return found
@@ -205,6 +224,21 @@ def engines_of_agent(
     return [known_engine(one, names.get(without_rank(one["engine"]), ())) for one in series]
 
 
+def _not_watched(about: DiagnosisRequest) -> str:
+    return NOT_WATCHED.format(where(about.entity))
+
+
+def _place(subject: ResolvedEntity) -> Mapping[str, str]:
+    """The pool that an alert is about, by its label or that of the engines that it names. Empty for the whole fleet: it
+    is about several pools, or engines have none."""
+    pools = {one.place.get("pool", "") for one in subject.engines}
+    if len(pools) != 1 or "" in pools:
+        return {}
+    clusters = {one.place.get("cluster", "") for one in subject.engines}
+    place = {"pool": pools.pop(), "cluster": clusters.pop() if len(clusters) == 1 else ""}
+    return {label: value for label, value in place.items() if value}
+
+
 def _diagnosis(
     how: str,
     document: Triage,
@@ -217,10 +251,10 @@ def _diagnosis(
 ) -> Diagnosis:
     """What a document says of an alert. With too little history a document may be clear where an alert that has watched
     for longer fires: then it is no diagnosis, and is asked for again later. elsewhere: what is said where the alert
-    names what is not known, with a place for the names; agents: whether engines have any."""
+    names what is not known; agents: whether engines have any."""
     subject = resolve(about.entity, engines)
     if not subject.engines and (subject.named or not about.of_engines):
-        return Diagnosis(f"not diagnosed: {elsewhere.replace('{}', where(about.entity))}", document, elsewhere=True)
+        return Diagnosis(f"not diagnosed: {elsewhere}", document, elsewhere=True)
     if alike := subject.alike:
         names = ", ".join(where({**one.place, "engine": one.engine}) for one in alike[:MAX_ALIKE])
         how = f"{len(alike)} engines match its labels ({names}). Add the label `cluster` or `node` to the alert"

@@ -113,7 +113,13 @@ def _with_cause(incident: OpenIncident, found: Diagnosis, now: float) -> OpenInc
 def close_if_over(incident: OpenIncident, found: Diagnosis, now: float) -> SettledMessage:
     """An incident of which alerts are left, and a later diagnosis: it is over where this shows none of them."""
     document, lead = found.document, found.lead
-    if document is None or found.elsewhere or document.window.cold or (lead is not None and not lead.ended):
+    if (
+        document is None
+        or found.elsewhere
+        or found.gone
+        or document.window.cold
+        or (lead is not None and not lead.ended)
+    ):
         return SettledMessage()
     why = f"its alerts are no longer true, and no message resolved them: {found.how}"
     return SettledMessage(over=[incident.id], notices=[resolved_notice(incident, now, incident.links, why=why)])

@@ -31,6 +31,7 @@ class Diagnosis:
     partial: bool = False  # the lead is so and leaves open why
     not_judged: Sequence[str] = ()  # causes of the lead that could not be judged, with the reasons
     elsewhere: bool = False  # the alert names an engine that the document does not know
+    gone: bool = False  # the engine had no series any more, and was judged at a moment before
 
     @property
     def cause(self) -> Finding | None:
@@ -99,6 +100,8 @@ def incident_title(first: NoticeAlert, lead: Finding | None) -> str:
     own = own or first.name
     if lead is None or (first.code and lead.kind == "symptom" and lead.code != first.code):
         return own
+    if first.kind == "telemetry" and first.code != lead.code and first.code not in lead.explains:
+        return f"{own}; before: {lead.title}"  # an engine that is gone
     return lead.title if first.code else f"{own}: {lead.title}"
 
 

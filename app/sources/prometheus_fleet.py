@@ -45,6 +45,10 @@ MAX_PARTS = 200
 _OBJECTIVES = [expression(f'{which} by (slo, source) (kvitals_slo_seconds{{class=""}})') for which in ("min", "max")]
 
 
+class NoEnginesError(ServerError):
+    """A server has no engine's metrics at a moment."""
+
+
 @dataclass(frozen=True)
 class PrometheusVerdict:
     """A verdict, and what it took: questions, the seconds that were spent waiting for answers, their bytes."""
@@ -214,7 +218,7 @@ def _whole_dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:
 
     pages = read_pages(server, found.names, found.at, of_engine)
     if not pages.rows[ENTITIES]:
-        raise ServerError(
+        raise NoEnginesError(
             "this server has no engine metrics: neither families of agents (kvitals_target_up) nor an engine's "
             "names (vllm:, sglang:, ...); is it the server that scrapes the engines?"
         )

@@ -186,7 +186,6 @@ class Server:
         ({"pool": "chat"}, {"pool": "chat", "cluster": "a"}),
         ({"instance": "10.0.0.2:8000"}, {"pool": "code", "cluster": "a"}),
         ({"cluster": "a"}, {}),  # two pools
-        ({"engine": "elsewhere:1"}, {}),
     ],
 )
 async def test_the_pool_of_an_alert_is_judged_alone(
