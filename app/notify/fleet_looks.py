@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from kvitals.agent.workers import Worker
+
 LOOKS_AT_ONCE = 2
 """Looks that are under way at the same time. Most of a look is work of this process, so more make each one slower."""
 MAX_LOOKS = 16
@@ -70,6 +72,8 @@ class FleetLooks(Generic[T]):
     cost: Callable[[], float] = time.thread_time
     _looks: list[PlaceLook[T]] = field(default_factory=list, repr=False)  # the oldest first
     _running: set[asyncio.Task[None]] = field(default_factory=set, repr=False)
+    # Daemon threads: a server that is slow must not hold up the end of the process.
+    _idle: list[Worker] = field(default_factory=lambda: [Worker("look") for _ in range(LOOKS_AT_ONCE)], repr=False)
     _timer: asyncio.TimerHandle | None = field(default=None, repr=False)
 
     def at(self, moment: float, place: Mapping[str, str], age: float) -> PlaceLook[T]:
@@ -95,7 +99,7 @@ class FleetLooks(Generic[T]):
 
     def _begin(self) -> None:
         """Begin with what waits, the latest moment first."""
-        while len(self._running) < LOOKS_AT_ONCE:
+        while self._idle:
             waiting = [one for one in self._looks if not one.begun and not one.answer.done()]
             look = max(waiting, key=lambda one: one.moment, default=None)
             if look is None:
@@ -105,7 +109,7 @@ class FleetLooks(Generic[T]):
                     self._timer = asyncio.get_running_loop().call_later(pause, self._resume)
                 return
             look.begun = True
-            task = asyncio.create_task(self._run(look), name="fleet")
+            task = asyncio.create_task(self._run(look, self._idle.pop()), name="fleet")
             self._running.add(task)
             task.add_done_callback(self._ended)
 
@@ -124,9 +128,9 @@ class FleetLooks(Generic[T]):
         self._running.discard(task)
         self._begin()
 
-    async def _run(self, look: PlaceLook[T]) -> None:
+    async def _run(self, look: PlaceLook[T], worker: Worker) -> None:
         try:
-            answer = await asyncio.to_thread(self._judged, look)
+            answer = await worker.run(lambda: self._judged(look))
         except Exception as error:  # whoever waits for it gets it
             look.answer.set_exception(error)
             look.answer.exception()  # nobody may wait any more
@@ -135,3 +139,4 @@ class FleetLooks(Generic[T]):
             raise
         else:
             look.answer.set_result(answer)
+        self._idle.append(worker)

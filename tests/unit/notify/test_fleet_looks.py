@@ -269,6 +269,28 @@ async def test_a_look_beyond_the_share_begins_later(monkeypatch: pytest.MonkeyPa
     assert asyncio.get_running_loop().time() - begun > 0.1
 
 
+def test_a_look_under_way_does_not_hold_up_the_end() -> None:
+    """With a slow Prometheus the process ended by force, 4.5 s after SIGTERM."""
+    begun, go = threading.Event(), threading.Event()
+
+    def judge(place: Any, at: float) -> float:
+        begun.set()
+        go.wait(60)
+        return at
+
+    async def ask() -> None:
+        FleetLooks(judge).at(AT, {}, 5.0)
+        while not begun.is_set():  # noqa: ASYNC110 (it has no event of the loop)
+            await asyncio.sleep(0.01)
+
+    ending = threading.Thread(target=asyncio.run, args=(ask(),), daemon=True)
+    ending.start()
+    ending.join(20)
+    late = ending.is_alive()
+    go.set()
+    assert not late
+
+
 async def test_looks_that_nobody_can_still_wait_for_are_dropped() -> None:
     looks: FleetLooks[float] = FleetLooks(lambda _, at: at)
     looks.budget.spend(1e6)
