@@ -190,7 +190,7 @@ class Notifier:
         while True:
             self._some.clear()
             try:
-                await self._in_thread(self._take_in)
+                self._line.add(await self._in_thread(self._fresh))
                 while len(self._tasks) < MAX_MESSAGES and (card := self._line.next()) is not None:
                     self._begin(card)
                 next_look = min(await self._look_again(), self._look_whether_over())
@@ -210,12 +210,10 @@ class Notifier:
                 async with asyncio.timeout(min(next_look, LOOK_SECONDS)):
                     await self._some.wait()
 
-    def _take_in(self) -> None:
-        """Messages that came since the last time. Raises SpoolError."""
-        for number in self._spool.since(self._line.last):
-            waiting = self._spool.message(number)
-            if waiting is not None:
-                self._line.add([_card(waiting)])
+    def _fresh(self) -> list[Card]:
+        """The messages that came since the last time. Raises SpoolError."""
+        waiting = (self._spool.message(number) for number in self._spool.since(self._line.last))
+        return [_card(one) for one in waiting if one is not None]
 
     def _begin(self, card: Card) -> None:
         task = asyncio.create_task(self._deal_with(card), name=f"message {card.id}")
