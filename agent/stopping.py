@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 from types import FrameType
@@ -12,36 +14,66 @@ from types import FrameType
 STOP_SECONDS = 4.5
 """From the signal until the process ends by itself, whatever is still under way."""
 
+REPORT_SECONDS = 0.2
+"""For the report of what hangs: standard error may be a pipe that nobody reads."""
 
-def on_signals(stop: asyncio.Event, seconds: float | None = STOP_SECONDS) -> None:
-    """SIGINT and SIGTERM set `stop`, and `seconds` later the process ends; None: when it is done.
+FRAMES = 4
+"""Of the main thread's stack, in the report."""
 
-    Call it on the event loop, in the main thread. The handlers are Python's own and not the loop's: they run while the
-    loop is held up by a callback, too. Threads that hang in the kernel would be waited for at exit, so they are not.
+
+def on_signals(stop: asyncio.Event) -> None:
+    """SIGINT and SIGTERM set `stop`, and `STOP_SECONDS` later the process ends.
+
+    Call it on the event loop, in the main thread. A handler of Python's runs between two steps of the main thread, so
+    never while that is in a call of C code. The interpreter writes the number of each signal to a file at once, which a
+    thread reads here. There is one such file: no other code of the process may use `add_signal_handler` of a loop.
     """
-    loop, asked = asyncio.get_running_loop(), threading.Event()
-    if seconds is not None:
-        threading.Thread(target=_end, args=(asked, seconds), name="kvitals-stop", daemon=True).start()
-
-    def handle(_: int, __: FrameType | None) -> None:
-        if not asked.is_set():
-            asked.set()
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(stop.set)
-
+    loop = asyncio.get_running_loop()
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handle)
+        signal.signal(number, _leave_to_thread)
+    arguments = reader, writer, loop, stop
+    threading.Thread(target=_await_stop, args=arguments, name="kvitals-stop", daemon=True).start()
 
 
-def _end(asked: threading.Event, seconds: float) -> None:
-    asked.wait()
-    threading.Event().wait(seconds)
+def _leave_to_thread(_: int, __: FrameType | None) -> None:
+    """A signal without a handler of Python's would end the process at once."""
+
+
+def _await_stop(
+    reader: socket.socket, writer: socket.socket, loop: asyncio.AbstractEventLoop, stop: asyncio.Event
+) -> None:
+    """In a thread, which keeps `writer` open. Threads that hang in the kernel would be waited for at exit, so they are
+    not."""
+    while not {signal.SIGINT, signal.SIGTERM}.intersection(reader.recv(64)):
+        pass
+    with contextlib.suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(stop.set)
+    threading.Event().wait(STOP_SECONDS)
+    try:
+        # Not through sys.stderr or a logger, whose lock may be held.
+        report = threading.Thread(target=os.write, args=(2, _report().encode()), daemon=True)
+        report.start()
+        report.join(REPORT_SECONDS)
+    finally:
+        os._exit(0)
+
+
+def _report() -> str:
     main = threading.main_thread()
     others = [one.name for one in threading.enumerate() if one not in (main, threading.current_thread())]
-    print(  # to stderr, not through a logger whose lock may be held
-        f"some threads did not end within {seconds:g} s of the signal, so the process ends now; threads: "
-        f"{', '.join(others)}",
-        file=sys.stderr,
-        flush=True,
+    return (
+        f"some threads did not end within {STOP_SECONDS:g} s of the signal, so the process ends now; threads: "
+        f"{', '.join(others)}; main thread: {_place(sys._current_frames().get(main.ident or 0))}\n"
     )
-    os._exit(0)
+
+
+def _place(frame: FrameType | None) -> str:
+    """The innermost frames of a stack. Without their lines of source, whose file may hang as well."""
+    places: list[str] = []
+    while frame is not None and len(places) < FRAMES:
+        places.append(f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})")
+        frame = frame.f_back
+    return ", ".join(places) or "ended"

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.metadata import version
@@ -18,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kvitals.agent import garbage, loop_watch, systemd
+from kvitals.agent import garbage, hangups, loop_watch, systemd
 from kvitals.agent.health import Health
 from kvitals.agent.paths import state_directory
 from kvitals.agent.workers import Worker
@@ -87,7 +85,8 @@ class Daemon:
         pipeline = self.pipeline
         state = StateKeeper(state_file(), self._status.print)
         pipeline.judge.memory.update(await asyncio.to_thread(state.open, time.time()))
-        hangup = _hangups(stop)
+        hangup = asyncio.Event()
+        hangups.handle(asyncio.get_running_loop(), hangup.set, stop.set)
         search = Search(pipeline, self._console)
         cycle = Cycle(pipeline, self._reload, self._console, self.keeping, state, self._health.judged)
         due, started = time.monotonic(), False
@@ -138,17 +137,3 @@ class Daemon:
         if self.keeping is not None:
             closing.append(asyncio.ensure_future(Worker("history").run(self.keeping.close)))
         await asyncio.wait(closing, timeout=CLOSE_SECONDS)
-
-
-def _hangups(stop: asyncio.Event) -> asyncio.Event:
-    """Set by SIGHUP, which asks to load the configuration. Where the terminal went away it means to stop."""
-    hangup = asyncio.Event()
-    had_terminal = sys.stdin is not None and sys.stdin.isatty()
-
-    def hang_up() -> None:
-        if had_terminal and not sys.stdin.isatty():
-            stop.set()
-        hangup.set()
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
-    return hangup

@@ -7,6 +7,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from kvitals.agent import hangups
+
 EXIT_INTERRUPTED = 130
 STOPPED = "kvitals: stopped"
 UNTIL_STOPPED = ("run", "web", "tap", "notify", "mcp", "record")
@@ -16,6 +18,8 @@ UNTIL_STOPPED = ("run", "web", "tap", "notify", "mcp", "record")
 def main() -> None:
     """Run the command line; its exit code is the process's."""
     signal.signal(signal.SIGINT, stop)
+    if sys.argv[1:2] == ["run"]:
+        hangups.keep()  # a unit's reload may come while modules are imported
     from kvitals.ui.cli.main import main as run
 
     signal.signal(signal.SIGINT, signal.default_int_handler)

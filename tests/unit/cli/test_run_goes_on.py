@@ -116,3 +116,28 @@ def test_health_turns_red_when_cycles_do_not_complete(tmp_path: Path) -> None:
         status, _ = until(port, "/-/healthy", "no cycle has completed")
         assert status == 503
         assert stops(process) < 5.5
+
+
+HANGUP_AT_THE_START = """
+import os, signal
+class HangsUp:  # as `systemctl reload` does right after `systemctl start`
+    def find_spec(self, name, path=None, target=None):
+        if name == "kvitals.ui.cli.main":
+            os.kill(os.getpid(), signal.SIGHUP)
+sys.meta_path.insert(0, HangsUp())
+from kvitals.ui.cli.launch import main as launch
+sys.exit(launch())
+"""
+
+
+def test_a_hangup_while_the_agent_starts_loads_the_configuration_once_it_runs(tmp_path: Path) -> None:
+    """It ended the process in its first two seconds."""
+    port = free_port()
+    with ended(start(tmp_path, port, HANGUP_AT_THE_START)) as process:
+        until(port, "/-/healthy", "is Healthy")
+        end = time.monotonic() + PATIENCE
+        while "configuration loaded" not in (tmp_path / "log").read_text() and time.monotonic() < end:
+            time.sleep(0.1)
+        assert "configuration loaded" in (tmp_path / "log").read_text()
+        assert stops(process) < 5.5
+        assert process.returncode == 0
