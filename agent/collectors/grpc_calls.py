@@ -9,17 +9,47 @@ from __future__ import annotations
 from collections import Counter
 from typing import Generic, Protocol, TypeVar
 
+from kvitals.agent.collectors.http2_framing import END_STREAM, PADDED, FrameHead
 from kvitals.agent.connection_table import share_of
+
+MESSAGE_HEAD = 5
+"""Bytes before a message: whether it is packed, and its length."""
 
 
 class OpenCall:
-    """One call."""
+    """One call. Its request is whole with the last byte of its message, which the server answers then, or at the end of
+    its stream; the head of a frame proves nothing of what follows it."""
 
-    __slots__ = ("is_whole", "since")
+    __slots__ = ("_head", "_left", "whole_since")
 
-    def __init__(self, since: float) -> None:
-        self.since = since  # seconds, when it began
-        self.is_whole = False  # its request has come
+    def __init__(self) -> None:
+        self.whole_since: float | None = None  # seconds, when its request had come
+        self._head = b""
+        self._left = 0  # bytes of the message, once its length is known
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its request has come."""
+        return self.whole_since is not None
+
+    def take(self, frame: FrameHead, piece: bytes, is_last: bool, now: float) -> None:
+        """A piece of a DATA frame has come. is_last: of its frame. No client pads: what is padded is not counted."""
+        if frame.flags & END_STREAM and is_last:
+            self.end(now)
+        if self.is_whole or frame.flags & PADDED:
+            return
+        if len(self._head) < MESSAGE_HEAD:
+            missing = MESSAGE_HEAD - len(self._head)
+            self._head, piece = self._head + piece[:missing], piece[missing:]
+            self._left = int.from_bytes(self._head[1:])
+        self._left -= len(piece)
+        if len(self._head) == MESSAGE_HEAD and self._left <= 0:
+            self.end(now)
+
+    def end(self, now: float) -> None:
+        """Its request has come as a whole. May be called twice."""
+        if self.whole_since is None:
+            self.whole_since = now
 
 
 class Caller(Protocol):
@@ -52,7 +82,7 @@ class CallTable(Generic[C]):
             if oldest is None:
                 return False
             oldest[0].end_call(oldest[1])
-        caller.calls[stream] = OpenCall(now)
+        caller.calls[stream] = OpenCall()
         self._callers[caller] = None
         return True
 
@@ -79,6 +109,6 @@ class CallTable(Generic[C]):
     def _oldest(self, caller: C, now: float) -> int | None:
         """The stream of the call that gives way first; None where none waits for its client."""
         for stream, call in caller.calls.items():
-            if not call.is_whole or now - call.since > self._patience:
+            if call.whole_since is None or now - call.whole_since > self._patience:
                 return stream
         return None

@@ -65,11 +65,17 @@ class Framing:
     """One direction of a connection."""
 
     def __init__(
-        self, saw: Callable[[FrameHead], None], preface: bytes = b"", read: Callable[[bytes], None] | None = None
+        self,
+        saw: Callable[[FrameHead], None],
+        preface: bytes = b"",
+        read: Callable[[bytes], None] | None = None,
+        content: Callable[[FrameHead, bytes, bool], None] | None = None,
     ) -> None:
-        """read: called with each whole header block; it may raise FramingError."""
+        """read: called with each whole header block; it may raise FramingError. content: called with each piece of DATA
+        frames, and whether it is the last one of its frame."""
         self._saw = saw
         self._read = read
+        self._take = content
         self._content: bytearray | None = None  # of the frame with headers that is under way
         self._fragments = bytearray()  # of the header block that is under way
         self._frame = FrameHead(0, 0, 0, 0)
@@ -90,12 +96,8 @@ class Framing:
         while at < len(data):
             if self._left:
                 taken = min(self._left, len(data) - at)
-                if self._content is not None:
-                    self._content += data[at : at + taken]
-                self._left -= taken
+                self._follow(data[at : at + taken])
                 at += taken
-                if not self._left:
-                    self._end_fragment()
                 continue
             head = self._head + data[at : at + _HEAD - len(self._head)]
             at += len(head) - len(self._head)
@@ -105,13 +107,23 @@ class Framing:
             self._head = b""
             stream = int.from_bytes(head[5:]) & 0x7FFFFFFF
             frame = FrameHead(int.from_bytes(head[:3]), head[3], head[4], stream)
-            self._left = frame.length
+            self._frame, self._left = frame, frame.length
             self._follow_header_block(frame)
             self._saw(frame)
             if self._read is not None and frame.kind in (HEADERS, CONTINUATION):
-                self._frame, self._content = frame, bytearray()
-                if not self._left:
-                    self._end_fragment()
+                self._content = bytearray()
+            if not self._left:
+                self._follow(b"")
+
+    def _follow(self, piece: bytes) -> None:
+        """The next bytes of the current frame's content, or none of an empty frame."""
+        self._left -= len(piece)
+        if self._take is not None and self._frame.kind == DATA:
+            self._take(self._frame, piece, not self._left)
+        if self._content is not None:
+            self._content += piece
+            if not self._left:
+                self._end_fragment()
 
     def _end_fragment(self) -> None:
         """A frame is whole: of those with headers its fragment joins the block, which is read with the last one."""

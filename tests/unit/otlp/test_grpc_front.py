@@ -18,16 +18,23 @@ class Transport(asyncio.Transport):
 
     def __init__(self, peer: str) -> None:
         super().__init__({"peername": (peer, 50_000, 0, 0)})
-        self.aborted = False
+        self.aborted = self.paused = False
+        self.written: list[bytes] = []
 
     def abort(self) -> None:
         self.aborted = True
 
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
     def pause_reading(self) -> None:
-        pass
+        self.paused = True
 
     def resume_reading(self) -> None:
-        pass
+        self.paused = False
 
 
 @pytest.fixture
