@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 MAX_PREFIXES = 16
 MOST_LISTED = 20
 """Problems that are listed one by one; a file can have thousands."""
+MOST_PLACES = 4
+"""Places that are named of what is the same."""
 MAX_WORD = 80
 MAX_SOURCES = 32
 
@@ -68,6 +70,15 @@ def first_of(lines: Sequence[str], what: str = "problem", most: int = MOST_LISTE
     return [*lines[:most], *([f"and {more:,} more {what}{'' if more == 1 else 's'}"] if more > 0 else [])]
 
 
+def place_list(places: Sequence[object]) -> str:
+    """Two places or more, for a message: `1 and 3`; of many the first."""
+    shown = [
+        *map(str, places[:MOST_PLACES]),
+        *([f"{len(places) - MOST_PLACES:,} more"] if len(places) > MOST_PLACES else []),
+    ]
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
 def nearest(word: str, allowed: Collection[str]) -> str:
     """A hint at the word that was meant perhaps, or nothing."""
     close = difflib.get_close_matches(word[:MAX_WORD], list(allowed), n=1)
@@ -84,7 +95,7 @@ def host_and_port(listen: str, name: str = "listen") -> tuple[str, int]:
 
 def check_seconds(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
-        raise ValueError(f"{name} must be from {least:g} to {most:g} seconds, not {value:g}")
+        raise ValueError(f"{name} must be from {least:.10g} to {most:.10g} seconds, not {value:.10g}")
 
 
 class ClientCertificate(Protocol):

@@ -9,7 +9,15 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from kvitals.config.checks import MAX_SOURCES, NAME_OF_SOURCE, Seconds, check_seconds, host_and_port, normal_url
+from kvitals.config.checks import (
+    MAX_SOURCES,
+    NAME_OF_SOURCE,
+    Seconds,
+    check_seconds,
+    host_and_port,
+    normal_url,
+    place_list,
+)
 
 
 class NotifyTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,11 +85,16 @@ class NotifyTable(Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "page", normal_url(self.page))
         check_seconds("repeat", self.repeat, 60, 30 * 24 * 3600)
         check_seconds("give_up", self.give_up, 60, 7 * 24 * 3600)
-        named = list(self.targets)
-        if not 1 <= len(named) <= MAX_SOURCES:
+        places: dict[str, list[str]] = {}
+        for place, name, _ in self._placed():
+            places.setdefault(name, []).append(place)
+        if not 1 <= sum(map(len, places.values())) <= MAX_SOURCES:
             raise ValueError(f"set 1 to {MAX_SOURCES} targets: webhook, slack, pagerduty, alertmanager")
-        if len({name for name, _ in named}) < len(named):
-            raise ValueError("two targets have the same name: give each its own name")
+        for name, several in places.items():
+            if len(several) > 1:
+                raise ValueError(
+                    f"the targets {place_list(several)} have the same name {name!r}: give each its own name"
+                )
 
     @property
     def address(self) -> tuple[str, int]:
@@ -91,10 +104,14 @@ class NotifyTable(Struct, frozen=True, kw_only=True):
     @property
     def targets(self) -> Iterator[tuple[str, NotifyTarget]]:
         """All of them by name."""
+        return ((name, target) for _, name, target in self._placed())
+
+    def _placed(self) -> Iterator[tuple[str, str, NotifyTarget]]:
+        """The place in the file, the name and the target."""
         kinds = {
             "webhook": self.webhook, "slack": self.slack, "pagerduty": self.pagerduty,
             "alertmanager": self.alertmanager,
         }  # fmt: skip
         for kind, several in kinds.items():
             for number, one in enumerate(several, 1):
-                yield one.name or f"{kind}-{number}", one
+                yield f"{kind} {number}", one.name or f"{kind}-{number}", one

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from kvitals.config.checks import MAX_WORD, MOST_LISTED, ConfigError, Seconds, first_of, nearest, normal_url
+from kvitals.config.checks import MAX_WORD, MOST_LISTED, ConfigError, Seconds, first_of, nearest, normal_url, place_list
 from kvitals.config.judging import MuteTable, ObjectiveTable, SloTable, SomeSlo
 from kvitals.config.listening import KvEventsTable, Otlp, RequestLog, TapTable, TenantsTable
 from kvitals.config.notify import NotifyTable
@@ -144,15 +144,11 @@ class _Reader:
 
     def config(self, data: Mapping[str, Any]) -> Config:
         self._unknown("", data, (*TABLES, *LISTS, "params"))
-        if numbers := [f"{place}: {problem}" for place, problem in unbounded_numbers(data)]:
-            self._problems += numbers
-            raise self._error()
         made: dict[str, Any] = {
             name: self._table(f"[{name}]", _listed(data[name]), kind) for name, kind in TABLES.items() if name in data
         }
         for name, (plural, kind, most) in LISTS.items():
             made[plural] = self._list(name, data.get(name, []), kind, most)
-        self._check_names(made["request_logs"])
         made["params"] = self._params(data.get("params", {}))
         if self._problems:
             raise self._error()
@@ -161,10 +157,20 @@ class _Reader:
     def _error(self) -> ConfigError:
         return ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in first_of(self._problems)))
 
-    def _check_names(self, logs: Sequence[RequestLog]) -> None:
-        names = [one.name for one in logs]
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            self._problems.append(f"[[request_log]] several have the name {name!r}: give each its own name")
+    def _check_same(self, name: str, made: Sequence[Struct | None]) -> None:
+        """Note which entries of a list have one identity, by their places: nothing tells their numbers apart."""
+        places: dict[tuple[object, ...], list[int]] = {}
+        for number, item in enumerate(made, 1):
+            if isinstance(item, RequestLog):
+                places.setdefault((item.name,), []).append(number)
+            elif isinstance(item, TargetTable) and item.name:
+                places.setdefault((item.name, frozenset(item.labels.items())), []).append(number)
+        also = " and the same labels" if name == "target" else ""
+        for (shown, *_), numbers in places.items():
+            if len(numbers) > 1:
+                self._problems.append(
+                    f"[[{name}]] {place_list(numbers)} have the same name {shown!r}{also}: give each its own name"
+                )
 
     def _list(self, name: str, value: Any, kind: type[T], most: int | None) -> tuple[T, ...]:
         if not isinstance(value, list):
@@ -174,6 +180,7 @@ class _Reader:
             self._problems.append(f"[[{name}]] {most} entries are allowed, these are {len(value)}")
             return ()
         made = [self._table(f"[[{name}]] {n}", item, kind) for n, item in enumerate(value, 1)]
+        self._check_same(name, made)
         return tuple(item for item in made if item is not None)
 
     def _table(self, where: str, value: Any, kind: type[T]) -> T | None:
@@ -181,9 +188,21 @@ class _Reader:
             self._problems.append(f"{where} must be a table")
             return None
         whole = self._unknown(where, value, _fields(kind))
-        if isinstance(value.get("slo"), dict) and not self._unknown(f"{where}.slo", value["slo"], _fields(SomeSlo)):
-            return None
-        return self._converted(where, {k: _at_midnight(v) for k, v in value.items() if k in _fields(kind)}, kind, whole)
+        kept = {key: _at_midnight(inner) for key, inner in value.items() if key in _fields(kind)}
+        if isinstance(kept.get("slo"), dict) and self._table(f"{where}.slo", kept["slo"], SomeSlo) is None:
+            del kept["slo"]
+            whole = False
+        for key in list(kept):
+            if self._unbounded(f"{where}.{key}", kept[key]):
+                del kept[key]
+                whole = False
+        return self._converted(where, kept, kind, whole)
+
+    def _unbounded(self, where: str, value: Any) -> bool:
+        """Note the numbers that no key can have; whether there are any."""
+        found = [f"{place}: {problem}" for place, problem in unbounded_numbers(value, where)]
+        self._problems += found
+        return bool(found)
 
     def _converted(self, where: str, value: dict[str, Any], kind: type[T], whole: bool) -> T | None:
         """A table's keys as its type; None where one has a problem, or not the `whole` table is here. Each problem is
@@ -194,8 +213,8 @@ class _Reader:
                 return made if whole else None
             except msgspec.ValidationError as error:
                 message, _, path = str(error).partition(" - at `$")
-                key = _first_key(path)
-                if key or whole:  # what a table without its faulty keys lacks is no problem of the file
+                key = _first_key(path) or _named_key(message)
+                if key in value or whole:  # what a table without its faulty keys lacks is no problem of the file
                     self._problems.append(f"{where}{_dotted(path)}: {_plain(message)}")
                 whole = False
                 if key not in value:
@@ -221,6 +240,8 @@ class _Reader:
         raise ValueError("must be the path of a file")
 
     def _params(self, value: Any) -> dict[str, dict[str, float]]:
+        if self._unbounded("[params]", value):
+            return {}
         try:
             return msgspec.convert(value, dict[str, dict[str, float]])
         except msgspec.ValidationError:
@@ -352,6 +373,11 @@ def _at_midnight(value: Any) -> Any:
 def _first_key(path: str) -> str:
     """`a` of `.a[...].b`; empty where the problem is one of the whole table."""
     return re.split(r"[.\[]", path.removeprefix(".").rstrip("`"))[0]
+
+
+def _named_key(message: str) -> str:
+    """The key that the message of a table's own check begins with, where it begins with one."""
+    return re.split(r"\W", message, maxsplit=1)[0]
 
 
 def _dotted(path: str) -> str:

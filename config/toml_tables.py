@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from kvitals.config.checks import TEXT, Seconds, check_prefixes, check_seconds, host_and_port, is_pattern
+from kvitals.config.checks import TEXT, Seconds, check_prefixes, check_seconds, first_of, host_and_port, is_pattern
 from kvitals.config.judging import MuteTable, ObjectiveTable, SloTable
 from kvitals.config.listening import KvEventsTable, Otlp, RequestLog, TapTable, TenantsTable
 from kvitals.config.notify import NotifyTable
@@ -91,9 +91,13 @@ class ReviewTable(Struct, frozen=True, kw_only=True):
     gpus_per_engine: float = 1.0  # of an engine that does not tell how many it has
 
     def __post_init__(self) -> None:
-        several = [*self.prices.values(), *([] if self.usd_per_gpu_hour is None else [self.usd_per_gpu_hour])]
-        if not all(0 <= price < 1e6 for price in several):
-            raise ValueError("prices are US dollars per hour for one GPU, from 0 to a million")
+        wrong = [f"prices.{name} = {price:g}" for name, price in self.prices.items() if not 0 <= price < 1e6]
+        if wrong:
+            raise ValueError(
+                f"{', '.join(first_of(wrong))}: a price is US dollars per hour for one GPU, from 0 to a million"
+            )
+        if self.usd_per_gpu_hour is not None and not 0 <= self.usd_per_gpu_hour < 1e6:
+            raise ValueError(f"usd_per_gpu_hour must be from 0 to a million, not {self.usd_per_gpu_hour:g}")
         if len(self.prices) > MAX_PRICES or not all(TEXT.fullmatch(name) for name in self.prices):
             raise ValueError(f"prices may name at most {MAX_PRICES} kinds, each one line of 1 to 200 characters")
         if not 0 < self.gpus_per_engine <= 1024:

@@ -22,6 +22,7 @@ from kvitals.app.pipeline import Setup
 from kvitals.app.sources.live import Collector, TargetIdentity
 from kvitals.config import Config, ConfigError, check_codes, find, load
 from kvitals.config.checks import first_of
+from kvitals.config.named_files import same_addresses, unusable_files
 from kvitals.diagnoser.text import render
 from kvitals.rules.loader import load as load_knowledge
 from kvitals.rules.log_map import load_log_map
@@ -100,6 +101,7 @@ def check(args: argparse.Namespace) -> int:
         raise UsageError(f"{path} is not valid\n{error}") from error
     known = load_knowledge(config.agent.rules)
     problems = [*_file_problems(config)] if args.offline else []  # the targets below show these problems otherwise
+    problems += [f"{path}: {problem}" for problem in (*unusable_files(config), *same_addresses(config))]
     problems += [*map(str, known.problems), *check_codes(config, known.parameters_by_rule())]
     chosen = Setup(known, config, {}, config.agent.rules)
     console = answer_console()

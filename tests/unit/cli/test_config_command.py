@@ -191,6 +191,8 @@ def test_targets_are_what_they_are_or_unreachable(
             {"map.yaml": "a: 1\n"},
             "[[request_log]] map: ",
         ),
+        ('[tap]\ntoken_file = "t"\n', {"t": ""}, "kvitals.toml: [tap].token_file: "),
+        ("[agent]\nlisten = ':4318'\n[otlp]\n", {}, "[agent].listen and [otlp].http listen at the same address"),
     ],
 )
 def test_offline_a_broken_file_that_the_configuration_names_is_a_problem(
