@@ -11,7 +11,7 @@ import msgspec
 
 from kvitals.diagnoser import last_seconds, short_window
 from kvitals.diagnoser.entities import ENTITIES, IN_FRONT, INFO, NOTHING_KNOWN, Entities, not_for
-from kvitals.diagnoser.judgement import Judgement, Memory, needed_duration, seconds, too_early
+from kvitals.diagnoser.judgement import Judgement, Memory, kept_seconds, needed_duration, seconds, too_early
 from kvitals.diagnoser.kleene import Verdict, decide, truths
 from kvitals.diagnoser.late_requests import HISTOGRAMS, late_engines
 from kvitals.diagnoser.processes import RESTARTS
@@ -555,7 +555,7 @@ class Judge:
             return False
         if rule.scope == "engine" and self._has_restarted(entity, memory.last_true, span):
             return False
-        return span.at - memory.last_true < seconds(rule.keep)
+        return span.at - memory.last_true < kept_seconds(rule, span.fast)
 
     def _has_restarted(self, entity: Labels, last_true: float, span: EvaluationSpan) -> bool:
         """Whether an engine's process is another one than when something was last true."""

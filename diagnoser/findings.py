@@ -269,7 +269,7 @@ class Findings:
     def _is_open(self, cause: Judgement, effect: Judgement) -> bool:
         """Whether there is a way from a cause to an effect that it speaks of: it was not over when that began, some
         symptom by which it brings that about may be there, and the effect's entity is none that it does not reach."""
-        if cause.was_over(effect):
+        if cause.was_over(effect, self.span.fast):
             return False
         between = set(effect.rule.follows).intersection(cause.rule.explains)
         if known_clear(between, effect.entity, self._judgements):

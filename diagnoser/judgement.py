@@ -30,6 +30,16 @@ def needed_duration(rule: Rule, *, proven: bool) -> str:
     return rule.for_ if proven else max(rule.for_, rule.unproven_for, key=seconds)
 
 
+def is_halt(rule: Rule) -> bool:
+    """Whether a cause states that an engine does no work at all, so that all its requests wait."""
+    return list(rule.binds) == ["fault"]
+
+
+def kept_seconds(rule: Rule, window: float) -> float:
+    """For how long a finding stays open after it was last true: a halt for as long as it explains what waited."""
+    return max(seconds(rule.keep), window) if is_halt(rule) else seconds(rule.keep)
+
+
 class Memory(msgspec.Struct):
     """What is remembered of one rule and one entity between cycles."""
 
@@ -119,9 +129,11 @@ class Judgement(msgspec.Struct, frozen=True):
             return False
         return self.over or self.last_true < at - OVER_SECONDS
 
-    def was_over(self, effect: Judgement) -> bool:
-        """Whether this was last true before an effect began: it does not explain it."""
-        return self.last_true is not None and self.last_true < effect.began
+    def was_over(self, effect: Judgement, window: float) -> bool:
+        """Whether this was last true before an effect began: it does not explain it. Requests that waited while an
+        engine was halted come late when it goes on: a halt explains what begins within one window after it."""
+        after = window if is_halt(self.rule) else 0.0
+        return self.last_true is not None and self.last_true + after < effect.began
 
     @property
     def is_true(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from kvitals.diagnoser.entities import IN_FRONT, entity_titles, not_for
 from kvitals.diagnoser.evaluator import SEVERAL_PROCESSES, TRAFFIC, UNREADABLE, Judge
 from kvitals.diagnoser.findings import Findings, Mute
-from kvitals.diagnoser.judgement import Judgement, harmless, seconds
+from kvitals.diagnoser.judgement import Judgement, harmless, is_halt, seconds
 from kvitals.diagnoser.reasons import missing_signals
 from kvitals.diagnoser.short_window import SHORTEST_SECONDS
 from kvitals.diagnoser.signals import EvaluationSpan
@@ -200,8 +200,9 @@ def _ordered(open_: Sequence[Finding], knowledge: Knowledge) -> FindingOrder:
     noted |= {f.id for f in open_ if f.kind == "symptom" and f.ended}
     told = [f for f in open_ if f.id not in noted]
     faults = pages_by_themselves([f for f in told if f.kind == "cause"], knowledge)
+    halts = {c.id for c in every if c.code in knowledge.rules and is_halt(knowledge.rules[c.code])}
     return FindingOrder(
-        rank([f for f in told if f.kind == "cause"], told, faults),
+        rank([f for f in told if f.kind == "cause"], told, faults, halts),
         sorted(symptoms, key=lambda f: (-_WEIGHT[f.severity], f.code)),
         [f for f in told if f.kind == "telemetry"],
         [f for f in open_ if f.kind == "note" or f.id in noted],
@@ -229,13 +230,20 @@ def pages_by_themselves(causes: Sequence[Finding], knowledge: Knowledge) -> froz
     return frozenset(c.id for c in pages if c.code not in limits)
 
 
-def rank(causes: Sequence[Finding], fired: Sequence[Finding], faults: frozenset[str] = frozenset()) -> list[Finding]:
-    """Most likely cause first. faults: `pages_by_themselves`.
+def rank(
+    causes: Sequence[Finding],
+    fired: Sequence[Finding],
+    faults: Collection[str] = frozenset(),
+    halts: Collection[str] = frozenset(),
+) -> list[Finding]:
+    """Most likely cause first. faults: `pages_by_themselves`. halts: the ids of causes that state that an engine did no
+    work.
 
     One that has ended comes after those that are true, unless it alone explains the worst symptom: the window of a
-    symptom holds what was before, too. A cause that explains one of the worst open symptoms, by way of other causes
-    included, comes before one that does not: nobody is helped by a true cause of something else. The faults are no less
-    than these. One that is for information comes after those that ask for something, even where it explains them: that
+    symptom holds what was before, too. A halt that has ended and explains the worst symptom ranks as if it went on: its
+    requests still come late. A cause that explains one of the worst open symptoms, by way of other causes included,
+    comes before one that does not: nobody is helped by a true cause of something else. The faults are no less than
+    these. One that is for information comes after those that ask for something, even where it explains them: that
     prompts share nothing is no answer to why their prefill is in the way of others. A cause that another one explains
     comes after all that none explains. Then: its own severity, the weight of the open symptoms that it explains and
     that ask for something (one of a pool explains those of many engines), how many findings it explains, its
@@ -249,7 +257,7 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding], faults: frozenset[
     first = {c.code for c in causes if not reached_from(c, causes).isdisjoint(worst) or c.id in faults}
     beside = {c.code for c in causes} - first
     asking = {cause.code for cause in causes if _WEIGHT[cause.severity]}
-    ended = {c.id for c in causes if c.ended}
+    ended = {c.id for c in causes if c.ended and (c.id not in halts or c.code in beside)}
     explained_now = any(c.id not in ended and c.code not in beside for c in causes)
 
     def group(cause: Finding) -> tuple[bool, bool, bool, bool, str]:
@@ -448,7 +456,9 @@ def verdict(
     down = [f for f in telemetry if is_unread(f)]
     unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else _just_lost(judgements)
     if causes and ordered.is_answer(causes[0]):
-        kept = f", with {measured}" if measured and not ordered.worst else ""
+        # Of an engine that answers nothing, the first tokens that were in time are those before.
+        is_fault = causes[0].id in ordered.faults
+        kept = f", with {measured}" if measured and not ordered.worst and not is_fault else ""
         return f"{unread} {causes[0].title}{_over(causes[0])}{kept}.".lstrip()
     if down or (unread and ordered.worst):
         felt = f" {ordered.worst[0].title}." if ordered.worst else ""

@@ -72,11 +72,10 @@ def test_an_engine_that_nobody_can_judge_yet_is_not_healthy() -> None:
     assert row.verdict.startswith("Unknown")
 
 
-def test_a_cause_that_made_nobody_wait_is_told_with_the_first_tokens_in_time() -> None:
+def test_a_verdict_counts_first_tokens_in_time_only_where_they_are_of_now() -> None:
+    """ "96 of 96 first tokens in time" was said of a stopped process: 30 clients had waited in vain for theirs."""
     document = _document(CAPTURES / "incidents" / "replica_silent-1.kvcap")
-    assert (
-        document.verdict == "A process of the engine is or was stopped, with 96 of 96 first tokens in time in 38.6 s."
-    )
+    assert document.verdict == "A process of the engine is or was stopped."
     slow = _document(CAPTURES.parents[1] / "app" / "demo" / "heavy_tenant.kvcap")
     assert slow.symptoms[0].code == "LAT01" and "in time" not in slow.verdict
 

@@ -136,3 +136,28 @@ def test_what_has_ended_takes_no_place_of_what_began_later(judge: Judge) -> None
     assert "KVC23" not in [finding.code for finding in (*covered.causes, *covered.notes)]
     told = document_of(judge, fired("KVC01", over=30), fired("KVC23", since=25))
     assert "KVC23" in [finding.code for finding in (*told.causes, *told.notes)]
+
+
+@pytest.mark.parametrize("code", ["ENG01", "ENG12", "ENG13"])
+def test_what_waited_for_a_halted_engine_is_explained_for_one_window_after_it(judge: Judge, code: str) -> None:
+    """TTFT p99 was 75 s, 30 s after a SIGSTOP of a minute, and the verdict was "Other processes take the CPU time"."""
+    late, starved = fired("LAT01", since=25), fired("ENG11", since=20)
+    document = document_of(judge, fired(code, since=90, over=30), starved, late)
+    assert [cause.code for cause in document.causes] == [code, "ENG11"]
+    assert document.verdict == f"{KNOWLEDGE.rules[code].title} (last true at 00:16:10 UTC)."
+    later = document_of(judge, fired(code, since=200, over=SPAN.fast + 30), starved, late)
+    assert [cause.code for cause in later.causes] == ["ENG11"]
+
+
+def test_what_began_more_than_the_window_after_a_halt_has_another_cause(judge: Judge) -> None:
+    """The window is that of the document."""
+    short = EvaluationSpan(SPAN.at, 10.0)
+    judgements = [fired("ENG13", since=90, over=50), fired("LAT01", since=25)]
+    document = triage(judge, judgements, short, DocumentSource("live", "x"))
+    assert not document.causes and [note.code for note in document.notes] == ["ENG13"]
+
+
+def test_a_halt_that_has_ended_and_explains_nothing_leads_nothing(judge: Judge) -> None:
+    document = document_of(judge, fired("ENG13", since=90, over=30), fired("KVC01", since=90))
+    assert [cause.code for cause in document.causes] == ["KVC01"]
+    assert [note.code for note in document.notes] == ["ENG13"]
