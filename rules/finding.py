@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct, field
@@ -352,12 +352,14 @@ class Triage(Struct, frozen=True, kw_only=True):
 
     @property
     def leading_causes(self) -> list[Finding]:
-        """The causes that no other cause of the document explains, in their order; what is for information takes no
-        place of one that asks for something. Causes that explain each other in a circle all lead: none of them may
-        vanish."""
+        """The causes that no other cause of the document explains, in their order. A page is not hidden behind a ticket
+        that explains it, nor a ticket behind information. Causes that explain each other in a circle all lead: none of
+        them may vanish."""
+        gravest_first = get_args(Severity)
 
         def is_above(other: Finding, one: Finding) -> bool:
-            return other.id != one.id and (other.severity != "info" or one.severity == "info")
+            of_other, of_one = gravest_first.index(other.severity), gravest_first.index(one.severity)
+            return other.id != one.id and of_other <= of_one
 
         heads = [
             one

@@ -170,6 +170,20 @@ def test_a_page_of_a_fleet_does_not_stand_behind_a_row_of_tickets(documents: dic
     assert [block.text for block in screen.blocks(fleet)].count("Also 40 tickets") == 1
 
 
+def test_a_page_is_not_hidden_behind_a_ticket_that_explains_it(documents: dict[Path, Triage]) -> None:
+    """The verdict was "Other processes take the CPU time", a ticket, and a full KV cache, a page, was not printed."""
+    document = documents[HEAVY_TENANT.parent / "heavy_tenant.kvcap"]
+    full = msgspec.structs.replace(document.causes[0], explained_by=["ENG11"])
+    (late,) = [one for one in document.symptoms if one.code == "LAT01"]
+    starved = msgspec.structs.replace(
+        full, id="starved", code="ENG11", severity="ticket", explained=[full.id, late.id], explained_by=[]
+    )
+    both = msgspec.structs.replace(document, causes=[starved, full])
+    assert any(line.startswith(f"Also 1 page: KVC01 {full.title}") for line in _screen(both, 120))
+    as_grave = msgspec.structs.replace(both, causes=[msgspec.structs.replace(starved, severity="page"), full])
+    assert not any(line.startswith("Also 1 page") for line in _screen(as_grave, 120))
+
+
 def test_a_page_does_not_stand_behind_what_explains_one_note_more(documents: dict[Path, Triage]) -> None:
     """A hit rate of 0 explained "low hit rate" as well, and so led before the full cache that made tokens late."""
     document = documents[HEAVY_TENANT.parent / "heavy_tenant.kvcap"]
