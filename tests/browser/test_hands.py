@@ -116,7 +116,7 @@ def test_a_journey(url: str, driver: webdriver.Chrome, journey: Journey, hand: s
     ("source", "texts"),
     [
         ("eviction_cascade", ("Noisy tenant evicts", "Rate-limit the tenant")),
-        ("heavy_tenant", ("KV cache full", "Rate-limit the tenant")),
+        ("heavy_tenant", ("KV cache full", "Add replicas")),
         ("few_slots", ("Requests wait for slots", "--max-num-seqs")),
     ],
 )

@@ -69,7 +69,7 @@ def size(result: types.CallToolResult) -> int:
 def test_a_diagnosis_has_the_verdict_of_triage_in_three_calls_and_2000_tokens() -> None:
     results = [asked(tool, source="heavy_tenant.kvcap") for tool in DIAGNOSIS]
     assert document(results[0])["causes"][0]["code"] == "KVC01"
-    assert document(results[1])["levers"][0]["lever"] == "tenant-rate-limit"
+    assert document(results[1])["levers"][0]["lever"] == "data-parallel-scale-out"
     assert document(results[2])["evidence"][0]["series"][0]["most"] == 1.0
     assert sum(map(size, results)) / CHARACTERS_A_TOKEN < 2000
 

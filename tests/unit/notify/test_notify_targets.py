@@ -58,7 +58,7 @@ def test_slack_gets_short_blocks(notice: Notice, tmp_path: Path) -> None:
     assert told["text"] == f"KV cache full: requests wait for blocks (engine {ENGINE})"
     for part in (
         "KV usage p90 is 100 %",
-        "Rate-limit the tenant",
+        "Add replicas",
         "Explains LAT01",
         "confidence high",
         "|Runbook KVC01>",
@@ -92,7 +92,7 @@ def test_pagerduty_opens_and_resolves_one_incident(notice: Notice, resolved: Not
     assert (payload["severity"], payload["class"], payload["component"]) == ("warning", "KVC01", ENGINE)
     assert payload["timestamp"] == "2026-11-21T05:29:30.000Z" and len(payload["summary"]) <= 1024
     do = "Use an FP8 KV cache --kv-cache-dtype fp8 --num-gpu-blocks-override 258 (now 129) (restart)"
-    assert payload["custom_details"]["do"][:2] == ["Rate-limit the tenant", do]
+    assert payload["custom_details"]["do"][:2] == ["Add replicas", do]
     assert opened["routing_key"] == "R0UTE" and "payload" not in closed
 
 

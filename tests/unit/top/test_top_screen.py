@@ -143,7 +143,7 @@ async def test_enter_opens_the_finding_with_proof_and_levers() -> None:
         text = screen_text(app)
         (now, later) = text.index("Now (no restart)"), text.index("Then (restart or deploy)")
         assert text.index("KVC01 KV cache full") < text.index("Proof") < now < later
-        assert "Rate-limit the tenant" in text[now:later]
+        assert "Add replicas" in text[now:later]
         assert "--kv-cache-dtype fp8" in text[later:]
         await pilot.press("right")
         assert "Finding 2 of 5" in screen_text(app)
