@@ -186,9 +186,10 @@ def _title(finding: Finding, document: Triage) -> Text:
 
 
 def lasting(finding: Finding, since: float, document: Triage) -> str:
-    """For how long a finding holds: `for 70 s`, `for at least 24 min`."""
+    """For how long a finding holds, or held if it has ended: `for 70 s`, `for at least 24 min`."""
     least = "at least " if finding.since_at_least else ""
-    return f"for {least}{render(round(document.window.end - since), 'seconds')}"
+    until = finding.last_true if finding.ended and finding.last_true is not None else document.window.end
+    return f"for {least}{render(max(round(until - since), 0), 'seconds')}"
 
 
 def explained_lines(cause: Finding, document: Triage, width: int) -> list[RenderableType]:

@@ -170,6 +170,15 @@ def test_a_page_of_a_fleet_does_not_stand_behind_a_row_of_tickets(documents: dic
     assert [block.text for block in screen.blocks(fleet)].count("Also 40 tickets") == 1
 
 
+def test_what_has_ended_lasted_until_then(documents: dict[Path, Triage]) -> None:
+    """A process that had been stopped for 32 s was "for 56 s"."""
+    document = documents[HEAVY_TENANT.parent / "heavy_tenant.kvcap"]
+    end = document.window.end
+    over = msgspec.structs.replace(document.causes[0], since=end - 56, last_true=end - 24, ended=True)
+    lines = _screen(msgspec.structs.replace(document, causes=[over]), 120)
+    assert any(" · for 32 s · " in line for line in lines)
+
+
 def test_a_page_is_not_hidden_behind_a_ticket_that_explains_it(documents: dict[Path, Triage]) -> None:
     """The verdict was "Other processes take the CPU time", a ticket, and a full KV cache, a page, was not printed."""
     document = documents[HEAVY_TENANT.parent / "heavy_tenant.kvcap"]
