@@ -12,7 +12,7 @@ COMPILE = $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-
 TARGETS ?=
 # The tests start a hundred processes. Without its compiled modules each would compile them again, which takes a second.
 unexport PYTHONDONTWRITEBYTECODE
-# WORKERS=0: in one process. A file stays in one worker, in which its recordings are judged once; the slow files come first.
+# WORKERS=0: in one process. A file stays in one worker, in which its recordings are judged once.
 WORKERS ?= 2
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # What plays recordings at real speed, or waits for a browser: nothing runs beside these.
@@ -37,7 +37,7 @@ help: ## this list
 run: $(VENV)/.run ## verdict, API and web page on a recorded incident, or on TARGETS="http://host:8000 ..."
 	@$(BIN)/kvitals run $(if $(TARGETS),$(TARGETS),--demo)
 
-test: $(VENV)/.dev ## the tests, in two processes (WORKERS=2); sets up all it needs
+test: $(VENV)/.dev ## the tests but for the slow ones, in two processes (WORKERS=2); sets up all it needs
 	@$(BIN)/python -m pytest -q $(PARALLEL) -m 'not system' tests/cases tests/captures tests/unit tests/lab
 
 check: $(VENV)/.dev ## format, lint, types, generated files, rules, floors and names
@@ -54,10 +54,10 @@ format: $(VENV)/.dev ## format the code and regenerate what is generated
 goldens: $(VENV)/.dev ## write the goldens anew: what pages mean, documents say, commands print (GOLDENS="triage cache": those alone)
 	@$(BIN)/python -m tests.goldens --write $(GOLDENS)
 
-system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium, and every family of incidents (Debian: prometheus prometheus-alertmanager chromium chromium-driver)
+system: $(VENV)/.dev ## the slow tests: recordings at length, a real Prometheus, a real Chromium (Debian: prometheus prometheus-alertmanager chromium chromium-driver)
 	@$(BIN)/python -m pytest -q $(BY_THE_CLOCK)
 	@$(BIN)/python -m pytest -q $(PARALLEL) tests/oracle tests/oracle_api tests/boards tests/alerts tests/fleet $(BY_THE_CLOCK:%=--ignore=%)
-	@$(BIN)/python -m pytest -q $(PARALLEL) -m system tests/cases tests/captures tests/unit
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m system tests/cases tests/captures tests/unit tests/lab
 
 lab: $(VENV)/.dev ## install the lab: real vLLM on the CPU, in .lab/
 	@$(BIN)/python -m tests.lab install && $(BIN)/python -m tests.lab list

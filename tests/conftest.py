@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from hypothesis import settings
 
-from tests.support.long_files import LONG
+from tests.support.slow_files import SLOW
 
 RUN_FOLDER = "KVITALS_TEST_RUN"
 """What the processes of this run share of recordings that they judged (tests/support/recordings.py)."""
@@ -54,33 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the tests of `LONG` first, and leaves the order of all others."""
-    order = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: order.get(item.path, len(LONG)))
-
-
-def pytest_collection_finish() -> None:
-    """What is imported stays: no collection of garbage reads it again."""
-    gc.collect()
-    gc.freeze()
-
-
-MANY_OBJECTS = 100_000
-"""Fewer take no time to collect, and are left to the next file."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_heap(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Release what a file of tests cached, and keep what is left out of later collections of garbage.
-
-    A replayed recording takes 10 MB of small objects. With all of them in one process, each full collection takes
-    seconds, and several hundred tests cause some.
-    """
-    yield
-    for value in vars(request.module).values():
-        if hasattr(value, "cache_clear") and value.__module__ == request.module.__name__:
-            value.cache_clear()
-    if len(gc.get_objects()) > MANY_OBJECTS:
-        gc.collect()
-        gc.freeze()
+    """Marks the tests of slow files as `system` and puts them first, so that all processes end at the same time; leaves
+    the order of all others."""
+    order = {Path(__file__).parent / name: place for place, name in enumerate(SLOW)}
+    for item in items:
+        if item.path in order:
+            item.add_marker(pytest.mark.system)
+    items.sort(key=lambda item: order.get(item.path, len(SLOW)))
