@@ -15,6 +15,7 @@ from kvitals.app.identity import KnownEngine, ResolvedEntity, address, known_eng
 from kvitals.app.notify.finding_match import DiagnosisRequest, is_about_engines, lead, leaves_open, relates
 from kvitals.app.notify.fleet_looks import FleetLooks, LookBudget, TooManyLooksError
 from kvitals.app.notify.notice_builder import Diagnosis, where
+from kvitals.app.notify.notice_text import moment
 from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.merged_engines import engine_key, merged_text
@@ -84,7 +85,7 @@ class OfAgent:
         if document is None:
             return Diagnosis("this agent has not evaluated any window yet")
         engines = engines_of_agent(self.pipeline, document.window.end)
-        how = f"diagnosed by the agent at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
+        how = f"diagnosed by the agent at {_when(document, about)}"
         return _diagnosis(how, document, about, engines, self.pipeline.setup.knowledge, elsewhere=_not_watched(about))
 
     async def _now(self) -> Triage | None:
@@ -106,7 +107,7 @@ class OfAgent:
         except (WorkLimitError, WorkRefusedError, TooManyLooksError) as error:
             return Diagnosis(f"not judged from history: {error}")
         document = judged.document
-        how = f"diagnosed from the agent's history at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
+        how = f"diagnosed from the agent's history at {_when(document, about)}"
         known = self.pipeline.setup.knowledge
         return _diagnosis(how, document, about, judged.engines, known, elsewhere=_not_watched(about))
 
@@ -184,7 +185,7 @@ class OfFleet:
             except (ServerError, PromQLError, TooManyLooksError) as error:
                 return Diagnosis(f"not judged: {error}")
             document = judged.document
-            how = f"diagnosed from {self.access.url} at {_utc(look.moment)}, over {document.window.seconds:.0f} s"
+            how = f"diagnosed from {self.access.url} at {_when(document, about)}"
             known, agents = self.setup.knowledge, judged.survey.agents
             if merged := _merged(about, judged):
                 return Diagnosis(f"not diagnosed: {merged}", document, elsewhere=True)
@@ -224,6 +225,10 @@ def engines_of_agent(
     return [known_engine(one, names.get(without_rank(one["engine"]), ())) for one in series]
 
 
+def _when(document: Triage, about: DiagnosisRequest) -> str:
+    return f"{moment(document.window.end, about.received)}, over {document.window.seconds:.0f} s"
+
+
 def _not_watched(about: DiagnosisRequest) -> str:
     return NOT_WATCHED.format(where(about.entity))
 
@@ -260,16 +265,17 @@ def _diagnosis(
         how = f"{len(alike)} engines match its labels ({names}). Add the label `cluster` or `node` to the alert"
         return Diagnosis(f"not diagnosed: {how}", document, elsewhere=True)
     codes = frozenset(rule.code for rule in knowledge.rules.values() if rule.partial)
-    found, pool = lead(document, about, engines, codes), _pool(about, engines)
+    found = lead(document, about, engines, codes)
+    pool, engine = _pool(subject), _engine(subject, found)
     if document.window.cold and (found is None or (about.codes and not relates(found, about.codes, document))):
         how = f"not diagnosed yet: kvitals has watched only {document.window.seconds:.0f} s, which is too little"
-        return Diagnosis(how, pool=pool)
+        return Diagnosis(how, pool=pool, engine=engine)
     if found is None or found.kind not in ("cause", "symptom"):
-        return Diagnosis(how, document, found, pool)
+        return Diagnosis(how, document, found, pool, engine=engine)
     of_many = found.entity.kind in ("pool", "fleet") and subject.named
     partial = found.kind == "cause" and (of_many or leaves_open(found, document.causes, codes))
     unknown = _not_judged(document, found, knowledge, agents=agents) if partial or found.kind == "symptom" else ()
-    return Diagnosis(how, document, found, pool, partial, unknown)
+    return Diagnosis(how, document, found, pool, partial, unknown, engine=engine)
 
 
 def _not_judged(document: Triage, found: Finding, knowledge: Knowledge, *, agents: bool) -> Sequence[str]:
@@ -286,11 +292,17 @@ def _not_judged(document: Triage, found: Finding, knowledge: Knowledge, *, agent
     return [f"{rule.code} {rule.title}: not checked, {known[rule.code]}" for rule in blind[:MAX_NOT_JUDGED]]
 
 
-def _pool(about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> str:
+def _pool(subject: ResolvedEntity) -> str:
     """The pool of the engine that an alert names; empty where it names none or the engines are of several pools."""
-    subject = resolve(about.entity, engines)
     pools = subject.values("pool") if subject.named else frozenset()
     return next(iter(pools)) if len(pools) == 1 else ""
+
+
+def _engine(subject: ResolvedEntity, found: Finding | None) -> str:
+    """The engine that an alert names, or else the one that a finding is of; empty where there is none or several."""
+    if subject.named and len(subject.engines) == 1:
+        return subject.engines[0].engine
+    return found.entity.labels.get("engine", "") if found is not None else ""
 
 
 def _merged(about: DiagnosisRequest, judged: PrometheusVerdict) -> str:
@@ -300,7 +312,3 @@ def _merged(about: DiagnosisRequest, judged: PrometheusVerdict) -> str:
     if not keys or not keys <= judged.merged.keys():
         return ""
     return merged_text({key: judged.merged[key] for key in keys}, judged.survey.agents)
-
-
-def _utc(moment: float) -> str:
-    return time.strftime("%H:%M:%S UTC", time.gmtime(moment))

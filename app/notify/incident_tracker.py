@@ -17,13 +17,10 @@ from kvitals.app.notify.notice_builder import Diagnosis, digest_of, incident_tit
 from kvitals.app.notify.order import EntityKey, entity_key
 from kvitals.app.notify.queue import OpenIncident
 from kvitals.config import MuteTable
-from kvitals.rules.finding import Finding, Triage
+from kvitals.rules.finding import Finding
 
 NEW_EPISODE_SECONDS = 60.0
 """An alert that began so much later than it is known to have begun was resolved in between."""
-
-PAGE_SECONDS = 60.0
-"""Of a page that a message links to, where nothing was judged."""
 
 Diagnose = Callable[[DiagnosisRequest], Awaitable[Diagnosis]]
 
@@ -106,6 +103,7 @@ def _with_cause(incident: OpenIncident, found: Diagnosis, now: float) -> OpenInc
         explains=found.explains,
         told=now,
         pool=found.pool or incident.pool,
+        engine=found.engine or incident.engine,
         judged=True,
     )
 
@@ -254,8 +252,9 @@ class _Dealing:
             told=self.received if told or before is None else before.told,
             explains=explains,
             open=dict(open_),
-            links=self._links(fresh, code, found.document),
+            links=self._links(fresh, code),
             pool=found.pool or (before.pool if before else ""),
+            engine=found.engine or (before.engine if before else ""),
             of_engines=of_engines or (before is not None and before.of_engines),
             waning=before.waning if before else 0.0,
             judged=found.document is not None or (before is not None and before.judged),
@@ -264,11 +263,8 @@ class _Dealing:
     def _is_due(self, incident: OpenIncident) -> bool:
         return self.received - incident.told >= self.rules.repeat
 
-    def _links(self, alerts: Sequence[Alert], code: str, document: Triage | None = None) -> list[Link]:
-        """document: of the moment that was judged; without it the page shows the last minute."""
-        end = self.received if document is None else document.window.end
-        start = end - PAGE_SECONDS if document is None else document.window.start
-        return notices.links(alerts, code, self.message.url, notices.at_moment(self.rules.page, start, end))
+    def _links(self, alerts: Sequence[Alert], code: str) -> list[Link]:
+        return notices.links(alerts, code, self.message.url, self.rules.page)
 
     @property
     def _beyond(self) -> int:

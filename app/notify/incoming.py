@@ -89,12 +89,17 @@ class Alert(Struct, frozen=True):
         return metrics.search(unquote_plus(self.url)) is not None
 
     def began(self, otherwise: float) -> float:
+        """Seconds since the epoch."""
+        return self.start if self.start is not None else otherwise
+
+    @property
+    def start(self) -> float | None:
         """Seconds since the epoch. A time of the year 1, which Go writes for no time, is none."""
         try:
             started = datetime.fromisoformat(self.starts).timestamp()
         except (ValueError, OverflowError, OSError):
-            return otherwise
-        return started if started > 0 else otherwise
+            return None
+        return started if started > 0 else None
 
 
 class Message(Struct, frozen=True):

@@ -41,6 +41,7 @@ def join(into: OpenIncident, several: Sequence[OpenIncident], now: float) -> tup
             severity=notices.highest((into.severity, one.severity)),
             began=min(into.began, one.began),
             pool=into.pool or one.pool,
+            engine=into.engine or one.engine,
             of_engines=into.of_engines or one.of_engines,
             waning=max(into.waning, one.waning),
         )

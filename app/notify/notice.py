@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterable, Sequence
 from typing import Literal
+from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
 
@@ -16,6 +19,14 @@ SEVERITIES: tuple[Severity, ...] = ("info", "ticket", "page")
 MAX_NUMBERS = 6
 MAX_LEVERS = 3
 MAX_ALERTS = 10
+BOARD_SECONDS = 1800.0
+"""Of a board, up to the moment of the verdict: a rate of a minute shows little in the window of the verdict alone."""
+
+_PAGE, _BOARD, _QUERY = "kvitals", "Board", "Query"
+"""Titles of links that open on a moment."""
+_OF_EARLIER_VERSION = ("from=", "to=")
+"""What an incident that an earlier version kept has in the address of its page."""
+_FROM, _INPUT = re.compile(r"(^|&)from="), re.compile(r"(^|&)g0\.(end|moment)_input=")
 
 Change = Literal["new", "cause", "worse", "more", "again", "joined", "resolved"]
 
@@ -49,6 +60,7 @@ class NoticeAlert(Struct, frozen=True):
     description: str
     since: float
     kind: str = ""  # of the rule
+    since_at_least: bool = False  # the alert has no start: it fires since then or earlier
 
 
 class Notice(Struct, frozen=True, kw_only=True):
@@ -64,6 +76,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     where: str
     entity: dict[str, str]
     began: float
+    began_at_least: bool = False  # it began then or earlier
     at: float  # when the message of the Alertmanager came
     judged: str  # by what and when, or why nothing could be said
     code: str = ""  # of the cause; empty where none was found
@@ -97,6 +110,7 @@ def notice_alert(alert: Alert, otherwise: float) -> NoticeAlert:
         said.get("description", ""),
         alert.began(otherwise),
         alert.labels.get("kind", ""),
+        since_at_least=alert.start is None,
     )
 
 
@@ -113,8 +127,8 @@ def actions(levers: Sequence[LeverAdvice]) -> list[Action]:
 
 
 def links(alerts: Sequence[Alert], code: str, manager: str, page: str) -> list[Link]:
-    """Where to read on, each once. code: of the cause, whose runbook stands beside the alerts' and comes first;
-    manager: URL of the Alertmanager; page: of our web page."""
+    """Where to read on, each once; `dated` adds the moment. code: of the cause, whose runbook stands beside the alerts'
+    and comes first; manager: URL of the Alertmanager; page: of our web page."""
     found: dict[str, str] = {}
     for alert in alerts:
         own = alert.annotations.get("runbook_url", "")
@@ -122,23 +136,41 @@ def links(alerts: Sequence[Alert], code: str, manager: str, page: str) -> list[L
         if code and slash and alert.code and name.startswith(alert.code) and _url(own):
             found[f"{folder}/{code}{name.removeprefix(alert.code)}"] = f"Runbook {code}"
             break
-    wanted = (("runbook_url", "Runbook"), ("dashboard_url", "Board"))
+    wanted = (("runbook_url", "Runbook"), ("dashboard_url", _BOARD))
     for alert in alerts:
         for name, title in wanted:
             if url := _url(alert.annotations.get(name, "")):
                 found.setdefault(url, title if not alert.code else f"{title} {alert.code}")
     for alert in alerts[:1]:
         if url := _url(alert.url):
-            found.setdefault(url, "Query")
-    for url, title in ((page, "kvitals"), (manager, "Alertmanager")):
+            found.setdefault(url, _QUERY)
+    for url, title in ((page, _PAGE), (manager, "Alertmanager")):
         if _url(url):
             found.setdefault(url, title)
     return [Link(title, url) for url, title in list(found.items())[:8]]
 
 
-def at_moment(page: str, start: float, end: float) -> str:
-    """The address of our web page with the window of a verdict. Times are seconds since the epoch."""
-    return f"{page}{'&' if '?' in page else '?'}from={start:.3f}&to={end:.3f}" if page else ""
+def dated(several: Sequence[Link], start: float, end: float, engine: str = "") -> list[Link]:
+    """Links that open on the moment of a verdict. Times are seconds since the epoch. engine: the one that our web page
+    opens on, by its title; empty: the page opens on the verdict."""
+    return [Link(one.title, _dated(one, start, end, engine)) for one in several]
+
+
+def _dated(link: Link, start: float, end: float, engine: str) -> str:
+    try:
+        parts = urlsplit(link.url)
+    except ValueError:
+        return link.url
+    more = ""
+    if link.title == _PAGE:
+        kept = (one for one in parts.query.split("&") if not one.startswith(_OF_EARLIER_VERSION))
+        parts = parts._replace(query="&".join(kept))
+        more = f"from={start:.3f}&to={end:.3f}" + (f"&page=engine&engine={quote(engine, safe='')}" if engine else "")
+    elif link.title.startswith(_BOARD) and "/d/" in parts.path and not _FROM.search(parts.query):  # of Grafana
+        more = f"from={(end - BOARD_SECONDS) * 1000:.0f}&to={end * 1000:.0f}"
+    elif link.title == _QUERY and "g0.expr=" in parts.query and not _INPUT.search(parts.query):  # of Prometheus
+        more = f"g0.end_input={time.strftime('%Y-%m-%d%%20%H%%3A%M%%3A%S', time.gmtime(end))}"
+    return parts._replace(query="&".join(filter(None, (parts.query, more)))).geturl()
 
 
 def _setting(lever: LeverAdvice) -> str:

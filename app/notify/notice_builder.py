@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kvitals.app.identity import URLS
+from kvitals.app.identity import URLS, names_engine
 from kvitals.app.notify import notice as notices
 from kvitals.app.notify.finding_match import explained_codes
 from kvitals.app.notify.notice import Change, Link, Notice, NoticeAlert
@@ -18,6 +18,8 @@ from kvitals.rules.finding import Finding, Triage
 
 _OF_ENTITY = re.compile(r": (engine|node|pool|cluster) [^:]*(:[^:]*)?$")
 """How the summary of an alert of ours ends: whose it is, which a message says beside its title."""
+PAGE_SECONDS = 60.0
+"""Of a page that a message links to, where nothing was judged."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Diagnosis:
     partial: bool = False  # the lead is so and leaves open why
     not_judged: Sequence[str] = ()  # causes of the lead that could not be judged, with the reasons
     elsewhere: bool = False  # the alert names an engine that the document does not know
+    engine: str = ""  # that the alert names, or else the lead is of; empty: none or several
     gone: bool = False  # the engine had no series any more, and was judged at a moment before
 
     @property
@@ -46,6 +49,22 @@ class Diagnosis:
             return []
         return explained_codes(self.lead, self.document)
 
+    @property
+    def engine_on_page(self) -> str:
+        """The title of the engine on which our web page opens: where the first verdict of the document is another
+        engine's. Empty: the page opens on that verdict."""
+        first = next(iter((self.document.causes or self.document.symptoms) if self.document else ()), None)
+        if self.document is None or first is None or first.entity.labels.get("engine", self.engine) == self.engine:
+            return ""
+        titles = [row.entity.title for row in self.document.engines if row.entity.labels.get("engine") == self.engine]
+        return titles[0] if len(titles) == 1 else ""
+
+    def window(self, at: float) -> tuple[float, float]:
+        """The start and the end of what was judged, or where nothing was, a minute up to a moment."""
+        if self.document is None:
+            return at - PAGE_SECONDS, at
+        return self.document.window.start, self.document.window.end
+
 
 def notice_of(
     incident: OpenIncident, change: Change, found: Diagnosis, at: float, links: list[Link], beyond: int = 0
@@ -60,14 +79,15 @@ def notice_of(
         change=change,
         severity=incident.severity,
         title=incident.title,
-        where=where(entity_of(incident)),
+        where=_where(incident),
         entity=entity_of(incident),
         began=incident.began,
+        began_at_least=incident.began_at_least,
         at=at,
         judged=found.how,
         alerts=told[-notices.MAX_ALERTS :],
         not_listed=max(0, len(told) - notices.MAX_ALERTS) + beyond,
-        links=links,
+        links=notices.dated(links, *found.window(at), found.engine_on_page),
     )
     if found.cause is None and incident.code:
         return msgspec.structs.replace(
@@ -131,14 +151,15 @@ def resolved_notice(
         change="resolved",
         severity=incident.severity,
         title=incident.title,
-        where=where(entity_of(incident)),
+        where=_where(incident),
         entity=entity_of(incident),
         began=incident.began,
+        began_at_least=incident.began_at_least,
         at=at,
         judged=why + (f"; still open here: {others}" if others else ""),
         code=incident.code,
         alerts=list(incident.open.values())[: notices.MAX_ALERTS],
-        links=links,
+        links=notices.dated(links, at - PAGE_SECONDS, at),
     )
 
 
@@ -152,6 +173,12 @@ def joined_notice(incident: OpenIncident, into: OpenIncident, at: float) -> Noti
 def entity_of(incident: OpenIncident) -> dict[str, str]:
     """The labels of what an incident is about, with the pool of its engine, which alerts of engines do not name."""
     return {**({"pool": incident.pool} if incident.pool else {}), **incident.entity}
+
+
+def _where(incident: OpenIncident) -> str:
+    """Whose trouble an incident is. That of a pool or a node names the engine that was found."""
+    found = {"engine": incident.engine} if incident.engine and not names_engine(incident.entity) else {}
+    return where({**entity_of(incident), **found})
 
 
 def where(entity: Mapping[str, str]) -> str:

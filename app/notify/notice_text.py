@@ -28,9 +28,10 @@ def lines(notice: Notice) -> list[str]:
     if notice.change == "joined":
         return [f"It goes on in incident {notice.joined}."]
     if notice.status == "resolved":
-        return [
-            f"It lasted {duration_text(notice.at - notice.began)}, from {moment(notice.began)} to {moment(notice.at)}."
-        ]
+        least = "at least " if notice.began_at_least else ""
+        lasted = f"{least}{duration_text(notice.at - notice.began)}"
+        began = since(notice.began, notice.at, at_least=notice.began_at_least)
+        return [f"It lasted {lasted}, from {began} to {moment(notice.at, notice.at)}."]
     found = [notice.verdict] if notice.verdict else []
     if notice.finding is None:
         found += [f"{one.name}: {one.description or one.summary}" for one in notice.alerts[:3]]
@@ -50,8 +51,10 @@ def action(notice: Notice) -> str:
 def foot(notice: Notice) -> str:
     """Since when, how sure, and who says so. An alert waits before it fires: its finding began earlier."""
     cause = notice.finding
-    said = [f"{cause.code} since {moment(cause.since)}"] if cause is not None and cause.since is not None else []
-    said.append(f"alert since {moment(notice.began)}")
+    said = []
+    if cause is not None and cause.since is not None:
+        said.append(f"{cause.code} since {since(cause.since, notice.at, at_least=cause.since_at_least)}")
+    said.append(f"alert since {since(notice.began, notice.at, at_least=notice.began_at_least)}")
     if notice.confidence:
         said.append(f"confidence {notice.confidence}")
     said.append(notice.judged)
@@ -60,8 +63,15 @@ def foot(notice: Notice) -> str:
     return " · ".join(said)
 
 
-def moment(t: float) -> str:
-    return time.strftime("%H:%M:%S UTC", time.gmtime(t))
+def since(t: float, at: float, *, at_least: bool) -> str:
+    """A start for a message of a moment. at_least: it was not observed."""
+    return moment(t, at) + (" or earlier" if at_least else "")
+
+
+def moment(t: float, at: float) -> str:
+    """A moment for a message of another one: with its date where that is another day."""
+    day, other = (time.strftime("%Y-%m-%d ", time.gmtime(one)) for one in (t, at))
+    return ("" if day == other else day) + time.strftime("%H:%M:%S UTC", time.gmtime(t))
 
 
 def duration_text(seconds: float) -> str:

@@ -88,6 +88,7 @@ class OpenIncident(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""  # of the engine, as the diagnosis resolved it
     of_engines: bool = True  # whether an alert of it is about engines by its rule or its expression
     waning: float = 0.0  # when one of its alerts was resolved while others went on; 0: never
+    engine: str = ""  # that the diagnosis found, by its name
     judged: bool = True  # whether its entity was judged; if not, nobody knows yet whether its alerts have one cause
 
     @property
@@ -95,6 +96,12 @@ class OpenIncident(msgspec.Struct, frozen=True, kw_only=True):
         """Whether what is left of it may have been resolved without a message: an Alertmanager sends none of an alert
         that another one inhibits. Whether that is so, a diagnosis shows, where all alerts left are of our rules."""
         return bool(self.waning) and all(one.code for one in self.open.values())
+
+    @property
+    def began_at_least(self) -> bool:
+        """Whether it may have begun earlier: its first alert has no start."""
+        first = min(self.open.values(), key=lambda one: one.since, default=None)
+        return first is not None and first.since_at_least and first.since <= self.began
 
     @property
     def codes(self) -> frozenset[str]:
