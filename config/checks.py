@@ -82,6 +82,7 @@ def place_list(places: Sequence[object]) -> str:
 def nearest(word: str, allowed: Collection[str]) -> str:
     """A hint at the word that was meant perhaps, or nothing."""
     close = difflib.get_close_matches(word[:MAX_WORD], list(allowed), n=1)
+    close = close or [one for one in allowed if word and one.startswith(f"{word}_")]
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -192,11 +192,20 @@ class _Reader:
         if isinstance(kept.get("slo"), dict) and self._table(f"{where}.slo", kept["slo"], SomeSlo) is None:
             del kept["slo"]
             whole = False
-        for key in list(kept):
-            if self._unbounded(f"{where}.{key}", kept[key]):
-                del kept[key]
-                whole = False
-        return self._converted(where, kept, kind, whole)
+        faulty = [name for name, inner in _inner_tables(kind).items() if not self._inner(where, name, kept, inner)]
+        faulty += [key for key in kept if key not in faulty and self._unbounded(f"{where}.{key}", kept[key])]
+        rest = {key: inner for key, inner in kept.items() if key not in faulty}
+        return self._converted(where, rest, kind, whole and not faulty)
+
+    def _inner(self, where: str, name: str, value: Mapping[str, Any], kind: type[Struct]) -> bool:
+        """Note a list of tables in a table that is none, and keys in it that are not allowed; whether all is right."""
+        several, title = value.get(name, []), f"[[{where.strip('[]')}.{name}]]"
+        if not isinstance(several, list):
+            self._problems.append(f"{title} is a list: write it with two brackets")
+            return False
+        tables = [(n, one) for n, one in enumerate(several, 1) if isinstance(one, dict)]
+        right = [self._unknown(f"{title} {n}", one, _fields(kind)) for n, one in tables]
+        return all(right)
 
     def _unbounded(self, where: str, value: Any) -> bool:
         """Note the numbers that no key can have; whether there are any."""
@@ -341,6 +350,16 @@ def _from_groups(groups: Any) -> Iterator[TargetTable]:
                 raise ValueError(f"{address!r} must be HOST:PORT; set its scheme with the label __scheme__")
             url = normal_url(f"{labels.get('__scheme__', 'http')}://{address}")
             yield TargetTable(url=url + path, labels=kept)
+
+
+def _inner_tables(kind: type[Struct]) -> dict[str, type[Struct]]:
+    """The lists of tables in a table, by key: what each is."""
+    found = {}
+    for one in msgspec.structs.fields(kind):
+        inner = next(iter(get_args(one.type)), None) if get_origin(one.type) is tuple else None
+        if isinstance(inner, type) and issubclass(inner, Struct):
+            found[one.name] = inner
+    return found
 
 
 def _listed(table: Any) -> Any:

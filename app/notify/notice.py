@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from kvitals.app.escaping import plain
 from kvitals.app.notify.incoming import Alert
+from kvitals.diagnoser.text import UNKNOWN
 from kvitals.rules.finding import Finding, LeverAdvice
 from kvitals.rules.model import Severity
 
@@ -115,8 +116,8 @@ def notice_alert(alert: Alert, otherwise: float) -> NoticeAlert:
 
 
 def numbers(finding: Finding) -> list[NoticeNumber]:
-    """The values that show the finding, those of its proof first."""
-    shown = [NoticeNumber(one.title, one.text) for one in finding.evidence if one.text]
+    """The values that show the finding, those of its proof first; without those that are not known."""
+    shown = [NoticeNumber(one.title, one.text) for one in finding.evidence if one.text not in ("", UNKNOWN)]
     if not shown:
         shown = [NoticeNumber(one.meaning or one.signal, one.text) for one in finding.measures if one.value is not None]
     return shown[:MAX_NUMBERS]

@@ -48,12 +48,14 @@ def add(commands: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
-    if not args.prometheus:
-        raise UsageError(
-            "name the Prometheus that has the fleet's series: --prometheus URL, or --prometheus without a URL "
-            "to use [prometheus]; for the engines of this node `kvitals run` receives alerts"
-        )
     config = configuration(args)
+    if not args.prometheus:
+        if config.prometheus is None:
+            raise UsageError(
+                "name the Prometheus that has the fleet's series: --prometheus URL, or [prometheus] in the "
+                "configuration; for the engines of this node `kvitals run` receives alerts"
+            )
+        args.prometheus = prometheus.CONFIGURED
     if config.notify is None:
         raise UsageError("no receivers: kvitals.toml has no [notify]; see docs/notify.md")
     table = config.notify

@@ -12,7 +12,7 @@ from kvitals.app.identity import known_engine
 from kvitals.app.notify import diagnosis
 from kvitals.app.notify.incident_tracker import Rules, look_again, settle
 from kvitals.app.notify.incoming import Alert
-from kvitals.app.notify.notice import Link, Notice, dated
+from kvitals.app.notify.notice import Link, Notice, dated, numbers
 from kvitals.app.notify.notice_text import foot, lines
 from kvitals.rules.finding import Entity, Triage
 from kvitals.rules.loader import load
@@ -131,3 +131,11 @@ async def test_the_page_opens_on_the_engine_where_the_verdict_is_anothers(first:
     notice = await told(alert(), judging(document, ENGINE, "another"))
     (page,) = (one.url for one in notice.links if one.title == "kvitals")
     assert page.endswith("&page=engine&engine=127.0.0.1%3A8201%2F0") is (first == "another")
+
+
+def test_a_number_that_is_not_known_is_left_out(full_cache: Triage) -> None:
+    """Slack showed "Slots in use, p90: unknown"."""
+    cause = full_cache.causes[0]
+    unknown = replace(cause.evidence[0], title="Preemptions of now", text="unknown")
+    shown = [one.title for one in numbers(replace(cause, evidence=[unknown, *cause.evidence]))]
+    assert shown and shown == [one.title for one in numbers(cause)]

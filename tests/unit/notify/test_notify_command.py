@@ -30,6 +30,13 @@ def test_it_asks_for_a_prometheus(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "--prometheus" in refused(capsys, "--config", written(tmp_path, HOOK))
 
 
+def test_the_configured_prometheus_needs_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "spool").write_bytes(b"no directory")
+    text = f'[prometheus]\nurl = "http://127.0.0.1:1"\n[notify]\ndirectory = "spool"\n{HOOK}'
+    said = refused(capsys, "--config", written(tmp_path, text), "--listen", "127.0.0.1:0")
+    assert "`directory` in [notify]" in said, "it got as far as its queue"
+
+
 def test_it_asks_whom_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "--prometheus", "http://127.0.0.1:1", "--config", written(tmp_path, ""))
     assert "[notify]" in said
@@ -46,7 +53,10 @@ def test_other_machines_need_a_token(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("[notify]\n", "set 1 to"),
         ('[[notify.webhook]]\nurl = "http://user:pw@h/"\n', "password"),
         ('[[notify.webhook]]\nurl = "http://h/"\nbearer = "x"\n', "bearer"),
-        ('[[notify.slack]]\nurl = "https://hooks"\n', "url"),
+        ('[[notify.slack]]\nurl = "https://hooks"\n', "[[notify.slack]] 1 unknown key 'url'; did you mean 'url_file'?"),
+        ('[[notify.pagerduty]]\nkey = "x"\n', "[[notify.pagerduty]] 1 unknown key 'key'; did you mean 'key_file'?"),
+        ('[notify.slack]\nurl_file = "x"\n', "[[notify.slack]] is a list: write it with two brackets"),
+        ('[notify]\nslack = "https://hooks"\n', "[[notify.slack]] is a list: write it with two brackets"),
         (f'{HOOK}name = "a"\n[[notify.slack]]\nname = "a"\nurl_file = "x"\n', "the same name"),
         (f'[notify]\nrepeat = "1s"\n{HOOK}', "repeat"),
         (f'[notify]\nlisten = "nowhere"\n{HOOK}', "listen"),
