@@ -128,8 +128,8 @@ def actions(levers: Sequence[LeverAdvice]) -> list[Action]:
 
 
 def links(alerts: Sequence[Alert], code: str, manager: str, page: str) -> list[Link]:
-    """Where to read on, each once; `dated` adds the moment. code: of the cause, whose runbook stands beside the alerts'
-    and comes first; manager: URL of the Alertmanager; page: of our web page."""
+    """Where to read on, each once; `links_at` adds the moment. code: of the cause, whose runbook stands beside the
+    alerts' and comes first; manager: URL of the Alertmanager; page: of our web page."""
     found: dict[str, str] = {}
     for alert in alerts:
         own = alert.annotations.get("runbook_url", "")
@@ -151,7 +151,7 @@ def links(alerts: Sequence[Alert], code: str, manager: str, page: str) -> list[L
     return [Link(title, url) for url, title in list(found.items())[:8]]
 
 
-def dated(several: Sequence[Link], start: float, end: float, engine: str = "") -> list[Link]:
+def links_at(several: Sequence[Link], start: float, end: float, engine: str = "") -> list[Link]:
     """Links that open on the moment of a verdict. Times are seconds since the epoch. engine: the one that our web page
     opens on, by its title; empty: the page opens on the verdict."""
     return [Link(one.title, _dated(one, start, end, engine)) for one in several]

@@ -87,7 +87,7 @@ def notice_of(
         judged=found.how,
         alerts=told[-notices.MAX_ALERTS :],
         not_listed=max(0, len(told) - notices.MAX_ALERTS) + beyond,
-        links=notices.dated(links, *found.window(at), found.engine_on_page),
+        links=notices.links_at(links, *found.window(at), found.engine_on_page),
     )
     if found.cause is None and incident.code:
         return msgspec.structs.replace(
@@ -159,7 +159,7 @@ def resolved_notice(
         judged=why + (f"; still open here: {others}" if others else ""),
         code=incident.code,
         alerts=list(incident.open.values())[: notices.MAX_ALERTS],
-        links=notices.dated(links, at - PAGE_SECONDS, at),
+        links=notices.links_at(links, at - PAGE_SECONDS, at),
     )
 
 

@@ -30,7 +30,7 @@ def lines(notice: Notice) -> list[str]:
     if notice.status == "resolved":
         least = "at least " if notice.began_at_least else ""
         lasted = f"{least}{duration_text(notice.at - notice.began)}"
-        began = since(notice.began, notice.at, at_least=notice.began_at_least)
+        began = start_text(notice.began, notice.at, at_least=notice.began_at_least)
         return [f"It lasted {lasted}, from {began} to {moment(notice.at, notice.at)}."]
     found = [notice.verdict] if notice.verdict else []
     if notice.finding is None:
@@ -53,8 +53,8 @@ def foot(notice: Notice) -> str:
     cause = notice.finding
     said = []
     if cause is not None and cause.since is not None:
-        said.append(f"{cause.code} since {since(cause.since, notice.at, at_least=cause.since_at_least)}")
-    said.append(f"alert since {since(notice.began, notice.at, at_least=notice.began_at_least)}")
+        said.append(f"{cause.code} since {start_text(cause.since, notice.at, at_least=cause.since_at_least)}")
+    said.append(f"alert since {start_text(notice.began, notice.at, at_least=notice.began_at_least)}")
     if notice.confidence:
         said.append(f"confidence {notice.confidence}")
     said.append(notice.judged)
@@ -63,7 +63,7 @@ def foot(notice: Notice) -> str:
     return " · ".join(said)
 
 
-def since(t: float, at: float, *, at_least: bool) -> str:
+def start_text(t: float, at: float, *, at_least: bool) -> str:
     """A start for a message of a moment. at_least: it was not observed."""
     return moment(t, at) + (" or earlier" if at_least else "")
 

@@ -12,7 +12,7 @@ from kvitals.app.identity import known_engine
 from kvitals.app.notify import diagnosis
 from kvitals.app.notify.incident_tracker import Rules, look_again, settle
 from kvitals.app.notify.incoming import Alert
-from kvitals.app.notify.notice import Link, Notice, dated, numbers
+from kvitals.app.notify.notice import Link, Notice, links_at, numbers
 from kvitals.app.notify.notice_text import foot, lines
 from kvitals.rules.finding import Entity, Triage
 from kvitals.rules.loader import load
@@ -114,11 +114,11 @@ async def test_links_open_on_the_moment_of_the_verdict(full_cache: Triage) -> No
     ],
 )
 def test_other_links_stay_as_they_are(link: Link) -> None:
-    assert dated([link], AT - 60, AT) == [link]
+    assert links_at([link], AT - 60, AT) == [link]
 
 
 def test_the_page_of_an_earlier_version_opens_on_the_new_moment() -> None:
-    (page,) = dated([Link("kvitals", "https://k/?from=1.000&to=2.000")], 3.0, 4.0)
+    (page,) = links_at([Link("kvitals", "https://k/?from=1.000&to=2.000")], 3.0, 4.0)
     assert page.url == "https://k/?from=3.000&to=4.000"
 
 
