@@ -17,8 +17,18 @@ from kvitals.kvcache.traces.request import TraceError, TraceRequest, TraceUnits
 
 MAX_BYTES = 64 << 20
 """Of a dump."""
-MAX_VALUES = 8_000_000
-"""Of a dump: numbers, texts and containers. One of a byte may take 64 bytes in memory."""
+MAX_MEMORY = 256 << 20
+"""Bytes that the values of a dump take in memory, as estimated by their operations. A container of a byte takes 64, and
+its place in the unpickler's memo 100."""
+VALUE_BYTES = 40
+CONTAINER_BYTES = 200
+_CONTAINERS = b"".join(
+    (pickle.EMPTY_DICT, pickle.EMPTY_LIST, pickle.EMPTY_SET, pickle.EMPTY_TUPLE, pickle.DICT, pickle.LIST,
+     pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.FROZENSET, pickle.MARK, pickle.OBJ, pickle.INST,
+     pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.REDUCE, pickle.BUILD, pickle.GLOBAL, pickle.STACK_GLOBAL,
+     pickle.MEMOIZE, pickle.PUT, pickle.BINPUT, pickle.LONG_BINPUT)
+)  # fmt: skip
+"""Operations after which a container or a place in the memo is there."""
 UNITS = TraceUnits("SGLang request dump", "s", 16, fixed=True)
 
 
@@ -59,18 +69,19 @@ def _unpickle(data: bytes, file: str) -> Any:
 
 
 class _Bounded(dict[int, Any]):
-    """The unpickler's functions by operation, for so many operations. Raises TraceError beyond them."""
+    """The unpickler's functions by operation, for so much memory. Raises TraceError beyond it."""
 
     def __init__(self, functions: dict[int, Any], file: str) -> None:
         super().__init__(functions)
         self._file = file
-        self._left = MAX_VALUES
+        self._left = MAX_MEMORY
 
     def __getitem__(self, operation: int) -> Any:
-        self._left -= 1
+        self._left -= CONTAINER_BYTES if operation in _CONTAINERS else VALUE_BYTES
         if self._left < 0:
             raise TraceError(
-                f"{self._file}: a SGLang dump of more than {MAX_VALUES:,} values; dump fewer requests into a file"
+                f"{self._file}: a SGLang dump whose values take more than {MAX_MEMORY >> 20} MB of memory; dump fewer "
+                f"requests into a file"
             )
         return super().__getitem__(operation)
 

@@ -48,7 +48,7 @@ def split_cells(line: bytes, where: str) -> list[str]:
     try:
         return next(csv.reader([line.decode("utf-8-sig", "replace").strip()]), [])
     except csv.Error as error:
-        raise TraceError(f"{where}: not a line of a CSV file: {error}") from error
+        raise TraceError(f"{where}: not a line of a CSV file; give a trace (docs/inputs.md)") from error
 
 
 TABLE_FORMATS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +143,8 @@ def test_a_pickle_cannot_ask_for_memory_that_it_does_not_have() -> None:
 def test_a_pickle_of_many_containers_is_refused_before_it_takes_memory(
     operation: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pickled, "MAX_VALUES", 1000)
-    with pytest.raises(TraceError, match="bomb: a SGLang dump of more than 1,000 values"):
+    monkeypatch.setattr(pickled, "MAX_MEMORY", 100_000)
+    with pytest.raises(TraceError, match="bomb: a SGLang dump whose values take more than"):
         list(pickled.read_pickled(b"\x80\x04]" + operation * 10_000_000 + b".", "bomb"))
 
 
@@ -248,6 +249,36 @@ def test_limits_are_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         read_trace(SAMPLES / "weka.json")
 
 
+def test_a_trace_of_too_many_lines_is_refused_before_a_line_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """12 million tiny requests took 113 s of CPU time, and were refused then."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text(LINE % (1, 1) * 6)
+    table = tmp_path / "trace.csv"
+    table.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "2024-05-10 00:00:00.0,1,1\n" * 6)
+    decoded: list[object] = []
+    monkeypatch.setattr(reader, "_numbered", lambda *words: decoded.append(words) or iter(()))
+    monkeypatch.setattr(reader, "HEAD", 100)
+    monkeypatch.setattr(reader, "MAX_LINES", 5)
+    for file in (path, table):
+        with pytest.raises(TraceError, match=f"{file.name}: more than 5 lines or 4 GB; split it"):
+            read_trace(file)
+    assert decoded == []
+
+
+def test_a_pickle_of_tiny_containers_takes_no_more_memory_than_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """15 MB took 661 MB."""
+    monkeypatch.setattr(pickled, "MAX_MEMORY", 4 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TraceError, match="more than 4 MB of memory; dump fewer requests"):
+            list(pickled.read_pickled(b"\x80\x04]\x94(" + b"}\x94" * 200_000 + b"e.", "bomb"))
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_what_is_no_trace(tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n\n")
@@ -261,7 +292,7 @@ def test_what_is_no_trace(tmp_path: Path) -> None:
         read_trace(one, 0)
     not_packed = tmp_path / "not.gz"
     not_packed.write_text("plain")
-    with pytest.raises(TraceError, match=r"not\.gz: Not a gzipped file"):
+    with pytest.raises(TraceError, match=r"not\.gz cannot be read: Not a gzipped file"):
         read_trace(not_packed)
 
 
