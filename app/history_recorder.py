@@ -19,6 +19,7 @@ from kvitals.agent.history.new_requests import NewRequests
 from kvitals.agent.paths import state_directory
 from kvitals.app.derived_metrics.operating_families import Operating
 from kvitals.app.derived_metrics.scaling_audit import Auditing
+from kvitals.app.errors import UsageError
 from kvitals.app.history_work import HistoryWork
 from kvitals.app.node_changes import NodeChanges
 from kvitals.app.pipeline import SIGNALS, Pipeline
@@ -52,6 +53,17 @@ def history_file(named: Path | None, config: Config) -> Path:
     """The file of a history that was named, by itself or by its directory; of none that of this node's agent."""
     place = named or directory(config)
     return place if place.suffix == Path(FILE).suffix else place / FILE
+
+
+def existing_history(named: Path | None, config: Config, otherwise: str) -> Path:
+    """The file of a history that is there. otherwise: what the user can give instead. Raises UsageError."""
+    file = history_file(named, config)
+    if file.is_file():
+        return file
+    if irregular := next((one for one in (file, named) if one and one.exists() and not one.is_dir()), None):
+        kind = "not a history" if irregular.is_file() else "not a regular file"
+        raise UsageError(f"{irregular} is {kind}; {otherwise}")
+    raise UsageError(f"no history at {file}: `kvitals run` keeps one; {otherwise}")
 
 
 class Keeping:

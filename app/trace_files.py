@@ -28,7 +28,8 @@ def read_trace(path: Path, block_size: int | None = None) -> Trace:
             file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
             return parse_trace(file, str(path), block_size)
     except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise TraceError(f"{path} cannot be read: {reason}; give a trace file (docs/inputs.md)") from error
 
 
 def duration_text(seconds: float) -> str:

@@ -157,7 +157,9 @@ def load(extra: Sequence[Path] = ()) -> Knowledge:
             _load_directory(knowledge, directory)
             _override(knowledge, directory)
         else:
-            knowledge.problems.append(KnowledgeProblem(directory, 0, "no such directory"))
+            knowledge.problems.append(
+                KnowledgeProblem(directory, 0, f"{'not a' if directory.exists() else 'no such'} directory")
+            )
     return knowledge
 
 

@@ -93,7 +93,10 @@ def too_large(path: Path, limit: int) -> FileRefusedError:
 
 def read_certificates(path: Path) -> str:
     """The certificates of a PEM file, as `ssl.create_default_context(cadata=...)` takes them. Raises OSError."""
-    return read_regular(path, MAX_CERTIFICATES_BYTES).decode("ascii", "ignore")
+    text = read_regular(path, MAX_CERTIFICATES_BYTES).decode("ascii", "ignore")
+    if "-----BEGIN" not in text:  # `ssl` takes an empty text for the certificates of the system
+        raise FileRefusedError(errno.EINVAL, "contains no certificate (PEM)", str(path))
+    return text
 
 
 def load_cert_chain(context: ssl.SSLContext, cert: Path, key: Path | None = None) -> None:

@@ -33,6 +33,8 @@ import zstandard
 from kvitals.series.files import open_regular, sync_directory
 from kvitals.series.undecodable import UNDECODABLE
 
+A_RECORDING = "give a file that `kvitals record` wrote (.kvcap)"
+"""What to do about a file that cannot be read as a recording."""
 MAGIC = b"\x89KVCAP\r\n"
 MAJOR, MINOR = 1, 0
 CHUNK_SECONDS = 30.0
@@ -214,7 +216,7 @@ class CaptureReader:
         try:
             stream = open_regular(path)
         except OSError as error:
-            raise CaptureError(f"cannot read {path}: {error.strerror}") from error
+            raise CaptureError(f"cannot read {path}: {error.strerror}; {A_RECORDING}") from error
         try:
             return cls(stream, str(path), limits)
         except BaseException:
@@ -246,7 +248,7 @@ class CaptureReader:
         if not magic:
             raise CaptureError(f"{self._name} is empty: was `kvitals record` ended before its first cycle?")
         if magic != MAGIC:
-            raise CaptureError(f"{self._name} is not a kvitals recording (.kvcap)")
+            raise CaptureError(f"{self._name} is not a kvitals recording; {A_RECORDING}")
         try:
             major, _minor, length, crc = _PREAMBLE.unpack(self._exactly(_PREAMBLE.size))
             if major > MAJOR:

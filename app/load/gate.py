@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -105,15 +105,22 @@ def read_incident(path: Path, setup: Setup) -> RecordedIncident:
     return read_load(path) if path.suffix == ".jsonl" else judge_incident(path, setup)
 
 
-def read_incidents(paths: Iterable[Path], setup: Setup) -> Iterator[RecordedIncident | GateAnswer]:
-    """Each incident that can be played, or the answer that states why it cannot. Raises BrokenLoadError for a load file
-    with a fault: its author wants to correct it before anything is played."""
+def read_incidents(
+    paths: Iterable[Path], setup: Setup, named: Collection[Path] = ()
+) -> Iterator[RecordedIncident | GateAnswer]:
+    """Each incident that can be played, or the answer that states why it cannot. named: files that the user named one
+    by one. Raises BrokenLoadError for a load file with a fault, and CaptureError for a named file that is no recording:
+    the user wants to correct it before anything is played."""
     for path in paths:
         try:
             yield read_incident(path, setup)
         except BrokenLoadError:
             raise
-        except (NoLoadError, CaptureError, RecordingError, PromQLError) as error:
+        except CaptureError as error:
+            if path in named:
+                raise
+            yield GateAnswer(path.name, "not judged", str(error))
+        except (NoLoadError, RecordingError, PromQLError) as error:
             yield GateAnswer(path.name, "not judged", str(error))
 
 

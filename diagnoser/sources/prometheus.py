@@ -129,7 +129,9 @@ class PrometheusAccess:
             if self.cert_file is not None:
                 load_cert_chain(context, self.cert_file, self.key_file)
         except (OSError, ValueError) as error:
-            raise ServerError(f"the TLS files cannot be used: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            file = getattr(error, "filename", None) or self.ca_file or self.cert_file
+            raise ServerError(f"{file}: this TLS file cannot be used: {reason}") from error
         return context
 
 

@@ -13,6 +13,14 @@ from unittest import mock
 from kvitals.ui.cli.main import main
 
 ROOT = Path(__file__).parents[2]
+ALL_IN_TURN = """
+import json, sys
+from tests.support.command import answer
+for arguments in json.load(sys.stdin):
+    given = answer(arguments)
+    print(json.dumps([given.code, given.out + given.err]), flush=True)
+"""
+"""Commands in one process, which can be killed where one of them waits for a writer of the FIFO."""
 
 
 @dataclass(frozen=True)

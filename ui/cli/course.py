@@ -12,7 +12,7 @@ from typing import Any
 
 from kvitals.app import timeseries_sources
 from kvitals.app.errors import UsageError
-from kvitals.app.history_recorder import history_file
+from kvitals.app.history_recorder import existing_history
 from kvitals.app.pipeline import Setup
 from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser.operating_point import OperatingPoint
@@ -68,10 +68,8 @@ def _source(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[T
         args = argparse.Namespace(**{**vars(args), "prometheus": args.source})
     if args.prometheus:
         return timeseries_sources.of_server(prometheus.access(args), chosen, start, end or time.time())
-    file = history_file(path, chosen.config)
-    if not file.exists():
-        at = agent_of(chosen.config)
-        raise UsageError(f"no history at {file}: `kvitals run` keeps one; for an agent elsewhere give its URL ({at})")
+    elsewhere = f"for an agent elsewhere give its URL ({agent_of(chosen.config)})"
+    file = existing_history(path, chosen.config, elsewhere)
     return timeseries_sources.of_history(file, start, end)
 
 

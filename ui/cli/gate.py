@@ -107,7 +107,7 @@ def _play(args: argparse.Namespace) -> int:
     chosen, console = setup(args), status_console()
     if args.keep is not None and not args.keep.is_dir():
         raise UsageError(f"--keep {args.keep}: no such directory; create it first")
-    incidents = list(read_incidents(incident_files(args.incidents), chosen))
+    incidents = list(read_incidents(incident_files(args.incidents), chosen, args.incidents))
     stated = answer_console() if args.dry_run else console
     for incident in incidents:
         stated.print(Text(_statement(incident, limits)))

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvitals.app.errors import UsageError
-from kvitals.app.history_recorder import history_file
+from kvitals.app.history_recorder import existing_history
 from kvitals.series.files import replace_on_success
 from kvitals.series.history import event_log, schema
 from kvitals.series.history.damage import TITLES, Losses
@@ -297,7 +297,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _path(args: argparse.Namespace) -> Path:
-    return history_file(args.dir, configuration(args))
+    return existing_history(args.dir, configuration(args), "name the directory of an agent's history with --dir")
 
 
 def _matchers(text: str | None) -> tuple[Matcher, ...]:

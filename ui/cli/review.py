@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from kvitals.app.errors import UsageError
-from kvitals.app.history_recorder import history_file
+from kvitals.app.history_recorder import existing_history
 from kvitals.app.pipeline import Setup
 from kvitals.app.weekly_review import (
     ReviewSource,
@@ -121,9 +121,7 @@ def _source(args: argparse.Namespace, chosen: Setup, start: float, end: float) -
 
 
 def _file(args: argparse.Namespace, chosen: Setup) -> Path:
-    file = history_file(Path(args.source) if args.source else None, chosen.config)
-    if args.source and Path(args.source).is_file() and file != Path(args.source):
-        raise UsageError(f"{args.source} is not a history; for a recording use kvitals triage or knee")
-    if not file.exists():
-        raise UsageError(f"no history at {file}: `kvitals run` keeps one; review a fleet with --prometheus URL")
-    return file
+    named = Path(args.source) if args.source else None
+    is_file = named is not None and named.is_file()
+    otherwise = "for a recording use kvitals triage or knee" if is_file else "review a fleet with --prometheus URL"
+    return existing_history(named, chosen.config, otherwise)

@@ -13,8 +13,9 @@ from typing import Any
 
 from kvitals.app import page_process
 from kvitals.app.errors import UsageError
-from kvitals.app.history_recorder import history_file
+from kvitals.app.history_recorder import existing_history
 from kvitals.app.page_settings import PageSettings
+from kvitals.app.sources.recording_reader import open_recording
 from kvitals.ui.cli.common import (
     add_judging_options,
     agent_of,
@@ -87,13 +88,16 @@ def settings_of(args: argparse.Namespace) -> PageSettings:
     recording = args.source if "://" not in args.source else ""
     if recording and (problem := file_problem(Path(recording))):
         raise UsageError(f"{recording}: {problem}; give a recording, or the URL of an agent")
+    if recording:
+        with open_recording(Path(recording)):  # what is no recording is refused before the page is started
+            pass
     if args.source and args.prometheus:
         raise UsageError("only one source: remove --prometheus or the other source")
     if lost := next((one for one in args.rules if not one.is_dir()), None):
-        raise UsageError(f"--rules {lost}: no such directory")
+        raise UsageError(f"--rules {lost}: {'not a' if lost.exists() else 'no such'} directory")
     config = configuration(args)
-    if args.history is not None and not (file := history_file(args.history, config)).exists():
-        raise UsageError(f"--history: no history at {file}; `kvitals run` keeps one")
+    if args.history is not None:
+        existing_history(args.history, config, "--history takes its directory")
     return PageSettings(
         api=parse_url(args.source) if args.source and not recording else agent_of(config),
         recording=str(Path(recording).absolute()) if recording else "",

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.command import ALL_IN_TURN
+
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("series", "kvcache", "rules", "config", "agent", "diagnoser", "dashboards", "app", "ui")
 OPENS = re.compile(
@@ -76,14 +78,6 @@ COMMANDS = (
     ("triage", "--config", "FIFO"),
     ("run", "--no-web", "--listen", "127.0.0.1:0", "--config", "REMOTE"),
 )
-ALL_IN_TURN = """
-import json, sys
-from tests.support.command import answer
-for arguments in json.load(sys.stdin):
-    given = answer(arguments)
-    print(json.dumps([given.code, given.out + given.err]), flush=True)
-"""
-"""Commands in one process, which can be killed where one of them waits for a writer of the FIFO."""
 
 
 def test_a_fifo_is_refused_with_one_message(tmp_path: Path) -> None:
