@@ -116,7 +116,8 @@ def check_lever(lever: Lever, knowledge: Knowledge, file: YamlFile) -> Found:
 
 def check_signals(knowledge: Knowledge, file: YamlFile) -> Found:
     """What is not right with the signals of a file that load: they read what there is not."""
-    for name in file.data.get("signals") or {}:
+    named = file.data.get("signals")
+    for name in named if isinstance(named, dict) else ():  # what is none is a problem of loading
         signal = knowledge.signals.get(name)
         for metric in sorted(compile_signal(signal).metrics) if signal is not None else ():
             if metric.startswith(SIGNAL_PREFIX):

@@ -274,3 +274,26 @@ def test_the_outcomes_of_which_a_rule_needs_cases() -> None:
     assert wanted_outcomes(knowledge.rules["TEL01"], knowledge) == {"fired", "clear"}
     assert wanted_outcomes(knowledge.rules["KVC05"], knowledge) == {"fired", "clear", "unknown", "n/a"}
     assert wanted_outcomes(knowledge.rules["TEL11"], knowledge) == {"fired", "clear", "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("- a\n", 1),
+        ("hello\n", 1),
+        ("null\n", 1),
+        ("", 1),
+        ("families: [1]\n", 1),
+        ("families: {}\nsignals: hello\n", 2),
+        ("families: {}\nsignals: 3\n", 2),
+        ("families: {}\nsignals: [x]\n", 2),
+        ("signals:\n  b: [x]\n", 2),
+    ],
+)
+def test_a_file_of_signals_that_is_no_mapping_is_a_finding(text: str, line: int, tmp_path: Path) -> None:
+    """A number under `signals` ended with a traceback."""
+    (tmp_path / "signals").mkdir()
+    file = tmp_path / "signals" / "own.yaml"
+    file.write_text(text)
+    (found,) = lint(load([tmp_path]), tmp_path)
+    assert (found.file, found.line) == (file, line)
