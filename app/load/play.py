@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -23,6 +25,9 @@ MAX_CONCURRENCY = 1024
 DRAIN_SECONDS = 30.0
 """How long requests may go on after the last arrival; then their connections are closed."""
 REQUEST_SECONDS = 600.0
+TAIL_BYTES = 16 << 10
+"""Of an answer: its end is looked for there."""
+_END = re.compile(rb'data: ?\[DONE\]|"finish_reason": ?"')
 MAX_ANSWER_BYTES = 32 << 20
 FIRST_ID, IDS = 256, 700
 """Prompts use the token ids from FIRST_ID on: every vocabulary has these, and special tokens are below or far above."""
@@ -83,6 +88,12 @@ def token_ids(load: ExtractedLoad, request: LoadRequest, salt: int) -> list[int]
         digest = hashlib.shake_128(b"%d:%d" % (salt, block)).digest(2 * count)
         ids += [FIRST_ID + int.from_bytes(digest[at : at + 2], "little") % IDS for at in range(0, 2 * count, 2)]
     return ids
+
+
+def header_value(name: str) -> str:
+    """A tenant's name as a header can have it: percent-encoded where it has line ends, other than ASCII characters or
+    white space around it."""
+    return name if name.isascii() and name.isprintable() and name == name.strip() else quote(name)
 
 
 async def served_model(url: str) -> str:
@@ -182,18 +193,23 @@ class LoadPlayer:
             "temperature": 0,
             "stream": True,
         }
-        headers = {"x-tenant-id": request.tenant} if request.tenant else {}
+        headers = {"x-tenant-id": header_value(request.tenant)} if request.tenant else {}
         begun, first = time.monotonic(), True
         url = f"{self._engine.url}/v1/completions"
         async with self._http.post(url, json=body, headers=headers, allow_redirects=False) as response:
             if response.status != 200:
                 self._refused(response.status)
                 return
-            async for _ in response.content.iter_any():
+            tail = b""
+            async for piece in response.content.iter_any():
                 if first:
                     self.played.ttft.append(time.monotonic() - begun)
                     first = False
-        self.played.finished += 1
+                tail = (tail + piece)[-TAIL_BYTES:]
+        if _END.search(tail):
+            self.played.finished += 1
+        else:  # a proxy or an engine that went away can end a stream without an error
+            self.played.failed += 1
 
     def _refused(self, status: int) -> None:
         if status >= 500 and status != 503:

@@ -49,10 +49,17 @@ def pages(path: Path) -> list[bytes]:
 class StandIn:
     """An engine with the OpenAI API that serves the metrics pages of a recording, one each second."""
 
-    def __init__(self, bodies: Sequence[bytes], answer_seconds: float = 0.0, status: int = 200) -> None:
+    def __init__(
+        self,
+        bodies: Sequence[bytes],
+        answer_seconds: float = 0.0,
+        status: int = 200,
+        end: bytes = b"data: [DONE]\n\n",
+    ) -> None:
         self.asked: list[tuple[float, dict[str, Any], str]] = []
         self.gone = 0
         self._bodies, self._answer_seconds, self._status = bodies, answer_seconds, status
+        self._end = end
         self._begun = time.monotonic()
 
     def application(self) -> web.Application:
@@ -78,7 +85,7 @@ class StandIn:
             await answer.prepare(request)
             await answer.write(b"data: {}\n\n")
             await asyncio.sleep(self._answer_seconds)
-            await answer.write(b"data: [DONE]\n\n")
+            await answer.write(self._end)
         except (asyncio.CancelledError, ConnectionError):
             self.gone += 1
             raise
@@ -122,6 +129,31 @@ async def test_a_play_keeps_arrivals_lengths_tenants_and_prefixes() -> None:
     assert len({tuple(body["prompt"][:16]) for body in bodies}) == 1
     assert len({tuple(body["prompt"][16:]) for body in bodies}) == 5
     assert {tenant for _, _, tenant in stand_in.asked} == {"tenant-1"}
+
+
+@pytest.mark.parametrize(
+    ("end", "finished"),
+    [
+        (b'data: {"choices": [{"text": "", "finish_reason": null}]}\n\n', 0),
+        (b'data: {"choices": [{"text": "", "finish_reason": "length"}]}\n\n', 3),
+        (b"data: [DONE]\n\n", 3),
+        (b"data: [DO", 0),
+    ],
+)
+async def test_a_stream_without_its_end_is_not_a_served_request(end: bytes, finished: int) -> None:
+    ended = await played(StandIn([b""], end=end), load(3, 0.1), PlayLimits())
+    assert (ended.sent, ended.finished, ended.failed) == (3, finished, 3 - finished)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "sent"),
+    [("a\r\nx-other: b", "a%0D%0Ax-other%3A%20b"), ("Zoë", "Zo%C3%AB"), (" a", "%20a"), ("team 1/b", "team 1/b")],
+)
+async def test_a_tenant_is_sent_as_a_header_can_have_it(tenant: str, sent: str) -> None:
+    stand_in = StandIn([b""])
+    ended = await played(stand_in, load(2, 0.1, tenant=tenant), PlayLimits())
+    assert ended.finished == 2
+    assert {name for _, _, name in stand_in.asked} == {sent}
 
 
 async def test_an_aborted_request_closes_its_connection() -> None:
