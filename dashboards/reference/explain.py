@@ -32,7 +32,7 @@ class UnknownWordError(Exception):
         meant = f" Did you mean {' or '.join(near)}?" if near else ""
         super().__init__(
             f"nothing is known about {word!r}.{meant} explain accepts a rule code (KVC01), a metric, a signal, "
-            f"a lever or a word of the glossary; kvitals rules list prints the rules."
+            f"a lever, a title, a flag or a word of the glossary; kvitals rules list prints the rules."
         )
         self.near = near
 
@@ -40,7 +40,7 @@ class UnknownWordError(Exception):
 def explanation(word: str, knowledge: Knowledge) -> str:
     """The page of a word; several, where a metric is a signal's name, too. Raises UnknownWordError."""
     asked = word.strip()
-    kinds: tuple[Callable[[str, Knowledge], str], ...] = (_rule, _signal, _family, _raw, _lever, _term)
+    kinds: tuple[Callable[[str, Knowledge], str], ...] = (_rule, _signal, _family, _raw, _lever, _flag, _term)
     for spelling in _spellings(asked):
         if pages := [page for kind in kinds if (page := kind(spelling, knowledge))]:
             return "\n".join(pages)
@@ -61,15 +61,21 @@ def vocabulary(knowledge: Knowledge) -> list[str]:
 
 
 def _near(word: str, knowledge: Knowledge) -> list[str]:
-    known = {name.lower(): name for name in [*_raw_names(), *knowledge.signals, *vocabulary(knowledge)]}
-    near = difflib.get_close_matches(word.lower(), known, n=SUGGESTIONS, cutoff=0.7)
+    titles = [one.title for one in (*knowledge.rules.values(), *knowledge.levers.values())]
+    words = [*titles, *_levers_of_flags(knowledge), *_raw_names(), *knowledge.signals, *vocabulary(knowledge)]
+    known = {title.partition(":")[0].lower(): title for title in titles} | {name.lower(): name for name in words}
+    near = difflib.get_close_matches(word.lower(), known, n=SUGGESTIONS, cutoff=0.5 if " " in word else 0.7)
     if not near and len(word) > 2:
         near = sorted((name for name in known if word.lower() in name), key=len)[:SUGGESTIONS]
     return [known[name] for name in near]
 
 
 def _rule(word: str, knowledge: Knowledge) -> str:
-    by_name = {key.lower(): rule for rule in knowledge.rules.values() for key in (rule.code, rule.name, rule.slug)}
+    every = knowledge.rules.values()
+    by_name = {key.lower(): rule for rule in every for key in (rule.code, rule.name, rule.slug, rule.title)}
+    heads = [one for one in every if one.title.partition(":")[0].lower() == word.lower()]
+    if len(heads) == 1:  # a title without what follows its colon
+        by_name.setdefault(word.lower(), heads[0])
     rule = by_name.get(word.lower()) or by_name.get(_SHORT_CODE.sub(r"\g<1>0\2", word.lower()))
     return runbooks.page(rule, knowledge) if rule else ""
 
@@ -174,6 +180,21 @@ def _lever(word: str, knowledge: Knowledge) -> str:
         return ""
     codes = rules.lever_codes(knowledge).get(lever.name, [])
     return "\n".join([f"# {lever.name}", "", *rules.lever_text(lever, codes)]) + "\n"
+
+
+def _flag(word: str, knowledge: Knowledge) -> str:
+    """The levers that set an engine's flag, one page after the other."""
+    names = _levers_of_flags(knowledge).get(word.lower(), ())
+    return "\n".join(_lever(name, knowledge) for name in names)
+
+
+def _levers_of_flags(knowledge: Knowledge) -> dict[str, list[str]]:
+    """Flag of an engine -> the names of the levers that set it."""
+    found: dict[str, list[str]] = {}
+    for lever in knowledge.levers.values():
+        for flag in dict.fromkeys(setting.flag.lower() for setting in lever.settings if setting.flag):
+            found.setdefault(flag, []).append(lever.name)
+    return found
 
 
 def _term(word: str, _: Knowledge) -> str:

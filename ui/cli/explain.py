@@ -28,8 +28,10 @@ def add(commands: Any) -> None:
         "word",
         nargs="+",
         metavar="WORD",
-        help="a rule code (KVC01), a metric of kvitals or of an engine, a signal, a lever, or a word of the glossary",
+        help="a rule code (KVC01), a metric of kvitals or of an engine, a signal, a lever, a title, a flag "
+        "(--max-num-seqs), or a word of the glossary",
     )
+    parser.takes_flags = True
     add_output_options(parser, PAGE_HELP)
     add_rules_option(parser)
     parser.set_defaults(do=do)

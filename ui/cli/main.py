@@ -100,9 +100,12 @@ exit codes  0 healthy or done, 1 findings, 2 bad use, 3 unknown or unreachable, 
 class CommandParser(argparse.ArgumentParser):
     """A parser whose errors are one line that names the command, and the nearest option where one is not known.
 
-    default_action: the action of a command whose first word is none of `actions`; empty: the action must be written."""
+    default_action: the action of a command whose first word is none of `actions`; empty: the action must be written.
+
+    takes_flags: words of the command may be options of others, such as --max-num-seqs."""
 
     default_action = ""
+    takes_flags = False
     actions: frozenset[str] = frozenset()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -117,10 +120,16 @@ class CommandParser(argparse.ArgumentParser):
         """As the base class does, but what is not known ends here, where the command's own options are known."""
         if self.default_action and not {*args[:1]} & {*self.actions, "-h", "--help"}:
             args = [self.default_action, *args]
+        if self.takes_flags:
+            flags = [word for word in args if word.startswith("--") and not self._is_own(word)]
+            args = [*(word for word in args if word not in flags), *(["--", *flags] if flags else [])]
         known, unknown = super().parse_known_args(args, namespace)
         for word in unknown:
             self.error(self._unknown(word))
         return known, unknown
+
+    def _is_own(self, word: str) -> bool:
+        return any(option.startswith(word.partition("=")[0]) for option in self._option_string_actions)
 
     def _unknown(self, word: str) -> str:
         if not word.startswith("-"):

@@ -63,6 +63,32 @@ def test_the_glossary_is_the_text_of_its_document() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (("--max-num-seqs",), "# lower-max-num-seqs"),
+        (("-o", "md", "--max-num-seqs"), "# lower-max-num-seqs"),
+        (("KV cache full",), "# KVC01"),
+        (("KV", "cache", "full:", "requests", "wait", "for", "blocks"), "# KVC01"),
+        (("Route each adapter to few replicas",), "# adapter-affinity"),
+    ],
+)
+def test_titles_and_flags_have_pages(words: tuple[str, ...], begins: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "explain", *words, *(() if "md" in words else ("-o", "md")))
+    assert (code, err) == (0, "")
+    assert out.startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("--max-num-sequ", "--max-num-seqs"), ("KV cache is full", "KV cache full: requests wait for blocks")],
+)
+def test_what_is_nearly_a_flag_or_a_title_names_it(word: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "explain", word)
+    assert (code, out) == (2, "")
+    assert near in err
+
+
+@pytest.mark.parametrize(
     ("word", "near"), [("preempton", "preemption"), ("KVC99", "KVC09"), ("ttft_p99", "ttft_p99_seconds"), ("§", "")]
 )
 def test_an_unknown_word_names_its_neighbours(word: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
