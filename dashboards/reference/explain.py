@@ -61,7 +61,7 @@ def vocabulary(knowledge: Knowledge) -> list[str]:
 
 
 def _near(word: str, knowledge: Knowledge) -> list[str]:
-    titles = [one.title for one in (*knowledge.rules.values(), *knowledge.levers.values())]
+    titles = [rule.title for rule in knowledge.rules.values()] + [one.title for one in knowledge.levers.values()]
     words = [*titles, *_levers_of_flags(knowledge), *_raw_names(), *knowledge.signals, *vocabulary(knowledge)]
     known = {title.partition(":")[0].lower(): title for title in titles} | {name.lower(): name for name in words}
     near = difflib.get_close_matches(word.lower(), known, n=SUGGESTIONS, cutoff=0.5 if " " in word else 0.7)

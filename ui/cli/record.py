@@ -8,7 +8,7 @@ import contextlib
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,8 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE.kvcap", help="file to write; required unless --replay is given"
     )
-    parser.add_argument("--for", dest="seconds", default="60s", metavar="TIME", help="how long (60s)")
-    parser.add_argument("--every", default="1s", metavar="TIME", help="between looks (1s)")
+    parser.add_argument("--for", dest="seconds", metavar="TIME", help="how long (60s)")
+    parser.add_argument("--every", metavar="TIME", help="between looks (1s)")
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
@@ -65,13 +65,25 @@ def add(commands: Any) -> None:
     parser.set_defaults(do=do)
 
 
+def _refuse_ignored(options: Mapping[str, object], why: str) -> None:
+    """Raises UsageError for an option that was given and would have no effect."""
+    if given := next((name for name, value in options.items() if value), None):
+        raise UsageError(f"{given} {why}")
+
+
 def do(args: argparse.Namespace) -> int:
     if args.replay:
+        recording = {"--out": args.out, "--for": args.seconds, "--every": args.every, "--listen": args.listen}
+        judging = {"--slo": args.slo, "--rules": args.rules, "--config": args.config}
+        _refuse_ignored(recording, "is for a new recording; leave it out with --replay")
+        _refuse_ignored(judging if args.serve else {}, "is for verdicts; leave it out with --serve")
+        _refuse_ignored({} if args.serve else {"--port": args.port}, "needs --serve")
         return replay.run(args)
+    _refuse_ignored({"--serve": args.serve, "--port": args.port}, "needs --replay FILE.kvcap")
     if args.out is None:
         raise UsageError("--out FILE.kvcap names the new recording; record --replay FILE.kvcap replays one")
-    seconds = parse_duration(args.seconds, "--for")
-    every = parse_duration(args.every, "--every")
+    seconds = parse_duration(args.seconds or "60s", "--for")
+    every = parse_duration(args.every or "1s", "--every")
     if seconds > MAX_SECONDS or every < 0.2:
         raise UsageError("a recording lasts at most 24 hours and scrapes at most five times a second")
     if args.out.exists():

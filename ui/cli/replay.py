@@ -16,6 +16,7 @@ from kvitals.ui.cli.common import EXIT_UNKNOWN, answer_console, exit_code, port_
 from kvitals.ui.cli.narrow import print_hanging
 from kvitals.ui.cli.render import moment
 
+PORT = 9478
 CODES = 14
 """Columns of the codes of causes."""
 DATED = 100
@@ -37,7 +38,6 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=port_number,
-        default=9478,
         help="port of the first target (9478); the next targets get the next ports",
     )
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     file = Path(args.source[0])
     if args.serve:
         with suppress(KeyboardInterrupt):  # its normal end
-            asyncio.run(serve(file, args.port, answer_console()))
+            asyncio.run(serve(file, args.port or PORT, answer_console()))
         return 0
     console = answer_console()
     first, _ = span_of(file)

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
+import pytest
 
 from kvitals.agent.records import decode
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
+from kvitals.app.demo import HEAVY_TENANT
 from kvitals.series.recordings import CaptureReader
+from kvitals.ui.cli.main import main
 from tests.support.command import answer
 from tests.support.loops import for_each
 from tests.support.processes import free_port
@@ -78,3 +81,24 @@ def test_an_invalid_address_is_refused(listen: str, tmp_path: Path) -> None:
     refused = answer(["record", "http://127.0.0.1:9", f"--out={tmp_path / 'x.kvcap'}", "--listen", listen])
     assert refused.code == 2
     assert "--listen" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--replay", "FILE", "--serve", "--listen", "127.0.0.1:0"), "--listen is for a new recording; leave it out"),
+        (("--replay", "FILE", "--out", "x.kvcap"), "--out is for a new recording"),
+        (("--replay", "FILE", "--for", "5s"), "--for is for a new recording"),
+        (("--replay", "FILE", "--every", "2s"), "--every is for a new recording"),
+        (("--replay", "FILE", "--serve", "--slo", "ttft=1s"), "--slo is for verdicts; leave it out with --serve"),
+        (("--replay", "FILE", "--port", "9500"), "--port needs --serve"),
+        (("http://127.0.0.1:9", "--serve", "--out", "x.kvcap"), "--serve needs --replay FILE.kvcap"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["record", *(str(HEAVY_TENANT) if word == "FILE" else word for word in words)])
+    assert stop.value.code == 2
+    assert says in capsys.readouterr().err
