@@ -357,3 +357,25 @@ def test_fewer_slots_are_offered_only_where_first_tokens_are_in_time(in_time: fl
     judge.judge(SPAN)
     levers = Levers(Questions(judge, SPAN)).advise(fired(KNOWLEDGE.rules["KVC09"]), str)
     assert ("lower-max-num-seqs" in [one.lever for one in levers]) == offered
+
+
+def test_the_proposed_blocks_fit_the_requests_that_wait_now() -> None:
+    """A mean over the calm before gave 202 blocks, and 288 were needed."""
+    window = Window(7200, 1000)
+    group = window.group("engines")
+    facts = {"kv_blocks_override": 100.0, "slots": 64.0}
+    columns = [group.column(WHOLE.with_(__name__="kvitals_engine_fact", fact=fact)) for fact in facts]
+    columns += [
+        group.column(WHOLE.with_(__name__=f"kvitals_{name}"))
+        for name in ("target_up", "kv_usage_ratio", "requests_running", "requests_waiting")
+    ]
+    columns += [group.column(WHOLE.with_(__name__="kvitals_engine_info", system="vllm", version="0.32.0"))]
+    for step in range(13):
+        values = [*facts.values(), 1.0, 1.0, 10.0, 20.0 if step > 6 else 0.0, 1.0]
+        group.append(SPAN.at - 60 + 5 * step, [column for column in columns if column is not None], values)
+    judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window))
+    judge.judge(SPAN)
+    advised = Levers(Questions(judge, SPAN)).advise(fired(KNOWLEDGE.rules["KVC01"]), str)
+    [more] = [one.setting for one in advised if one.lever == "raise-kv-budget"]
+    assert more is not None
+    assert (more.now, more.to) == ("100", "334")  # 30 requests instead of 10, with 10 % spare
