@@ -42,6 +42,8 @@ LEAST, MOST = 0.1, 0.95
 """Confidences: nothing that fired is out of the question, and nothing is certain."""
 MODELLED_MOST = 0.75
 """The highest confidence in a rule that no recording of a real program fires: medium."""
+MISSING_USE = 0.06
+"""What a confidence loses for each signal that would raise it and is unknown: two make a high confidence medium."""
 LEAVING = "It was beyond the limit, is within it now, and counts until it is clearly within."
 """What is said of a finding whose figures lie between the level at which it begins and the one at which it ends."""
 EVIDENCE_POINTS = 60
@@ -424,7 +426,7 @@ class Findings:
             why.append(f"true in {when} {render(judgement.short, 'seconds')}; its figures cover only this time")
         for name in rule.uses:
             if judgement.entity not in self._judge.signals.known[name].values:
-                confidence -= 0.05
+                confidence -= MISSING_USE
                 why.append(f"{plain(name)} is unknown")
         weight = self._weighing.weight(judgement, explained)
         most = MOST

@@ -162,3 +162,8 @@ def test_a_rule_of_ones_own_is_not_capped(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(findings, "proof_of", lambda code: None)
     found = cause(judge(slots=1.0), fired("SCH01"))
     assert (found.proof, found.confidence_words) == ("", "high")
+
+
+def test_a_limit_that_nobody_knows_gives_no_high_confidence() -> None:
+    """SCH01 fired by a plateau, and its confidence was "high"."""
+    assert cause(judge(), fired("SCH01")).confidence_words == "medium"
