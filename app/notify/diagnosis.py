@@ -139,9 +139,9 @@ class OfFleet:
         if engines is not None and not subject.engines and (subject.named or not about.of_engines):
             return Diagnosis(f"not diagnosed: {self._elsewhere(about)}", elsewhere=True)
         place = _place(subject)
-        if at < about.received:
+        first = await self._judged(about.received, about, place)
+        if at < about.received and first.lead is None:
             return await self._before(at, about, place)
-        first = await self._judged(at, about, place)
         if first.lead is not None or first.document is None:
             return first
         if first.elsewhere or about.received - about.began > FRESH_SECONDS:  # it may be over or gone by now
@@ -154,9 +154,11 @@ class OfFleet:
         message came, when it began, a window earlier. Without any, the first; None where the server does not answer:
         the look fails likewise, and the message has its reason."""
         latest = None
-        for at in (about.received, about.began, about.began - FAST_SECONDS):
+        moments = [(about.received, FRESH_SECONDS), (about.received, REUSE_SECONDS)]  # a list may be too old
+        moments += [(at, REUSE_SECONDS) for at in (about.began, about.began - FAST_SECONDS)]
+        for at, age in moments:
             try:
-                engines = await asyncio.shield(self._lists.at(at, {}, FRESH_SECONDS).answer)
+                engines = await asyncio.shield(self._lists.at(at, {}, age).answer)
             except (NoEnginesError, NothingScrapedError):
                 continue  # the last engine of a server may be the one that is gone
             except (ServerError, PromQLError, TooManyLooksError):

@@ -76,7 +76,7 @@ async def test_an_engine_that_is_gone_is_judged_as_its_alert_began_or_before(
     """Its message had no cause: it was looked up where it no longer was."""
     server = EndedFleet(full_cache, monkeypatch, until=until, other=other)
     notice = await server.message(gone())
-    assert server.judged == [at]
+    assert server.judged == [AT, at]
     assert notice.code == "KVC01" and notice.verdict == full_cache.causes[0].conclusion
     assert notice.title == "TEL01 on an engine; before: KV cache full: requests wait for blocks"
     assert notice.judged.endswith("; the engine is gone since") and notice.where == f"engine {ENGINE} · pool chat"
