@@ -234,9 +234,9 @@ def _list_events(reader: HistoryReader, start: float, end: float, *, as_json: bo
 
 
 def do_export(args: argparse.Namespace) -> int:
-    reader = HistoryReader(_path(args))
     start, end = _range(args)
     matchers = _matchers(args.match)
+    reader = HistoryReader(_path(args))
     if args.out is None:
         if args.format == "parquet":
             raise UsageError("parquet is a binary format: name a file with --out")
