@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from types import FrameType
+from typing import NoReturn
 
 STOP_SECONDS = 4.5
 """From the signal until the process ends by itself, whatever is still under way."""
@@ -36,6 +37,14 @@ def on_signals(stop: asyncio.Event) -> None:
         signal.signal(number, _leave_to_thread)
     arguments = reader, writer, loop, stop
     threading.Thread(target=_await_stop, args=arguments, name="kvitals-stop", daemon=True).start()
+
+
+def leave() -> NoReturn:
+    """End the process now, with what was printed: at a usual exit, Python waits for threads that wait for others."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads, or it is closed
+            stream.flush()
+    os._exit(0)
 
 
 def _leave_to_thread(_: int, __: FrameType | None) -> None:

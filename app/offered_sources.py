@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from kvitals.app.agent_client import AgentClient
 from kvitals.app.errors import UsageError
@@ -143,7 +144,7 @@ class OfferedSources:
     def _verdict(self, source: OfferedSource, at: str) -> tuple[Triage, Pipeline | None]:
         path, setup = Path(source.place), self.setup
         if source.kind == "recording":
-            moment = parse_moment(at, *_bounds(path, at)) if at else None
+            moment = moment_of(source, at)
             judged = judge_recording(path, setup, Moments(moment))
             return judged.document, judged.pipeline
         if source.kind == "history":
@@ -170,24 +171,28 @@ def compared_source(source: OfferedSource) -> OfferedSource:
 
 
 def moment_of(source: OfferedSource, at: str) -> float | None:
-    """A moment of a recording, in seconds since the epoch; None: its end. Raises UsageError."""
-    return parse_moment(at, *_bounds(Path(source.place), at)) if at else None
-
-
-def _bounds(path: Path, at: str) -> tuple[float, str, float]:
-    first, last = span_of(path)
-    return first, f"at={at}", last
+    """A moment of a recording, in seconds since the epoch; None: its end. Raises UsageError, also for a moment after
+    its end: a caller would take the verdict for one of that moment."""
+    if not at:
+        return None
+    first, last = span_of(Path(source.place))
+    moment = parse_moment(at, first, f"at={at}", last)
+    if moment > last:
+        raise UsageError(f"at={at}: {source.name} ends at +{last - first:.0f}s; leave `at` out for the verdict then")
+    return moment
 
 
 def _sources_at(place: str) -> list[OfferedSource]:
     """The sources of one word of the operator. Raises UsageError."""
     if "://" in place:
-        return [OfferedSource(place.partition("://")[2].rpartition("@")[2], "server", place)]
+        return [_server(place)]
     path = Path(place)
     if path.is_file() and path.suffix == ".kvcap":
         return [OfferedSource(path.name, "recording", str(path))]
     if path.is_file() and path.suffix == ".db":
         return [OfferedSource(path.name, "history", str(path))]
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{place} is neither a recording (.kvcap), a history (.db) nor a directory of recordings")
     if not path.is_dir():
         raise UsageError(f"{place}: no such file or directory; a URL is written as http://127.0.0.1:8000")
     recordings = sorted(path.glob("*.kvcap"))
@@ -196,6 +201,19 @@ def _sources_at(place: str) -> list[OfferedSource]:
     if recordings:
         return [OfferedSource(one.name, "recording", str(one)) for one in recordings]
     return [OfferedSource("history", "history", place)]
+
+
+def _server(url: str) -> OfferedSource:
+    """Raises UsageError."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"{url} is not a URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{url} is not the URL of an agent or an engine, such as http://127.0.0.1:8000")
+    if parts.username or parts.password:
+        raise UsageError("the URL contains a user and password, which others would see; leave them out")
+    return OfferedSource(url.partition("://")[2], "server", url)
 
 
 async def _observed(url: str, setup: Setup, seconds: float, command: str = "") -> Collector:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from kvitals.agent import stopping
 from kvitals.app.errors import UsageError
@@ -45,7 +46,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(do=do)
 
 
-def do(args: argparse.Namespace) -> int:
+def do(args: argparse.Namespace) -> NoReturn:
     if importlib.util.find_spec("mcp") is None:
         raise UsageError("the Model Context Protocol SDK is not installed: pip install 'kvitals[mcp]'")
     address = _address(args)
@@ -54,7 +55,7 @@ def do(args: argparse.Namespace) -> int:
     places = args.source or ([] if access is not None else [agent_of(chosen.config)])
     offered = OfferedSources(places, chosen, access)
     asyncio.run(_serve(offered, address, args.token_file))
-    return 0
+    stopping.leave()
 
 
 def _address(args: argparse.Namespace) -> tuple[str, int] | None:
@@ -84,6 +85,8 @@ async def _serve(offered: OfferedSources, address: tuple[str, int] | None, token
 
     server = mcp_server(offered, failure_text)
     if address is None:
+        # Nothing is written, so a signal may end it anywhere. Python's own handler would wait for standard input.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         async with stdio_server() as (reader, writer):
             await server.run(reader, writer, server.create_initialization_options())
         return

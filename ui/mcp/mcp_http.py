@@ -23,7 +23,8 @@ from kvitals.agent.request_body import BodyError, read_body
 from kvitals.app.errors import UsageError
 
 PATH = "/mcp"
-SHUTDOWN_SECONDS = 2.0
+SHUTDOWN_SECONDS = 1.0
+"""For answers that are under way; then as long again until their connections are closed."""
 _NO_TOKEN = "Send the token of --token-file: Authorization: Bearer ...\n"  # noqa: S105 (a sentence)
 
 

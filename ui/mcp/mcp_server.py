@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -11,6 +11,7 @@ import mcp_types as types
 import msgspec
 from mcp.server.lowlevel import Server
 
+from kvitals.agent.workers import Worker
 from kvitals.app.escaping.plain import clip
 from kvitals.app.offered_sources import OfferedSources
 from kvitals.ui.mcp.quoting import NOTICE, as_data, visible
@@ -26,27 +27,28 @@ INSTRUCTIONS = (
 MAX_ERROR = 400
 """Characters of a refusal."""
 MAX_CALLS = 8
-"""Calls that run or wait at the same time."""
+"""Calls that run or wait at the same time. One whose client left counts until its tool is done."""
 
 Describe = Callable[[Exception], str]
 
 
 def mcp_server(offered: OfferedSources, describe: Describe) -> Server[Any]:
     """The server. describe: an expected error in words; it raises every other error again."""
-    calls = 0
+    # Daemon threads: a source that does not answer must not hold up the end of the process.
+    workers, running = [Worker(f"call-{number}") for number in range(MAX_CALLS)], set[Worker]()
 
     async def list_tools(_context: Any, _page: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_listed(tool) for tool in TOOLS.values()])
 
     async def call_tool(_context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
-        nonlocal calls
-        if calls >= MAX_CALLS:
+        worker = next((one for one in workers if one not in running and not one.hung_seconds), None)
+        if worker is None:
             return _refusal(f"{MAX_CALLS} calls are running; wait for their answers, then call again")
-        calls += 1
+        running.add(worker)
         try:
-            return await asyncio.to_thread(call, offered, describe, asked.name, asked.arguments or {})
+            return await worker.run(partial(call, offered, describe, asked.name, asked.arguments or {}))
         finally:
-            calls -= 1
+            running.discard(worker)
 
     return Server(
         "kvitals",

@@ -138,10 +138,8 @@ def evidence(offered: OfferedSources, asked: FindingArguments) -> ToolAnswer:
 
 
 def compare(offered: OfferedSources, asked: CompareArguments) -> ToolAnswer:
-    sides = [
-        _side(compared_source(offered.source(name)), offered, at)
-        for name, at in ((asked.a, asked.at_a), (asked.b, asked.at_b))
-    ]
+    sources = [compared_source(offered.source(name)) for name in (asked.a, asked.b)]
+    sides = [_side(source, offered, at) for source, at in zip(sources, (asked.at_a, asked.at_b), strict=True)]
     rows = compared_signals(sides[0], sides[1], offered.setup.knowledge.signals)
     short = short_comparison(sides[0], sides[1], rows)
     return ToolAnswer(f"A: {short.a.verdict} B: {short.b.verdict}", short)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
+import re
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,13 @@ import pytest
 
 from kvitals.app.demo import HEAVY_TENANT
 from kvitals.app.errors import UsageError
-from kvitals.app.offered_sources import OfferedSources
+from kvitals.app.offered_sources import OfferedSource, OfferedSources
 from kvitals.app.pipeline import Setup
 from kvitals.config import Config
 from kvitals.rules.finding import Entity, Finding, Triage
 from kvitals.rules.loader import load
 from kvitals.ui.cli.failures import failure_text
-from kvitals.ui.mcp.mcp_server import call
+from kvitals.ui.mcp.mcp_server import MAX_CALLS, call, mcp_server
 from kvitals.ui.mcp.quoting import MAX_NAME, NOTICE, NameQuoter, visible
 from kvitals.ui.mcp.short_documents import (
     MAX_CHARACTERS,
@@ -224,3 +227,50 @@ def test_symptoms_of_several_engines_name_theirs() -> None:
     document = msgspec.structs.replace(first, symptoms=[one, other])
     symptoms = short_triage(document, NameQuoter.of_document(first)).symptoms
     assert len(set(symptoms)) == 2 and symptoms[1].endswith("(engine y)")
+
+
+def test_a_moment_after_the_end_of_a_recording_is_refused() -> None:
+    """It was answered with the verdict of the end, as if that were the one of the moment."""
+    for at in ("+99999s", "2099-01-01T00:00:00Z"):
+        result = asked("triage", source="healthy.kvcap", at=at)
+        assert result.is_error and "healthy.kvcap ends at +" in text(result)
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("http://user:secret@127.0.0.1:8000", "contains a user and password"),
+        ("file:///etc/passwd", "not the URL of an agent or an engine"),
+        ("ftp://127.0.0.1", "not the URL of an agent or an engine"),
+        ("/dev/zero", "neither a recording (.kvcap), a history (.db) nor a directory"),
+        ("/nowhere", "no such file or directory"),
+    ],
+)
+def test_what_is_no_source_is_refused_at_the_start(place: str, why: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(why)) as refused:
+        OfferedSources([place], Setup(load(), Config()))
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_call_whose_client_left_keeps_its_place_until_its_tool_is_done() -> None:
+    """Cancelled calls went on in threads without a number, and others waited for them."""
+    free = threading.Event()
+
+    class Slow(OfferedSources):
+        def source(self, name: str) -> OfferedSource:
+            free.wait(60.0)
+            raise UsageError("free")
+
+    handlers = mcp_server(Slow([], Setup(load(), Config())), failure_text)
+    tool = handlers.get_request_handler("tools/call")
+    assert tool is not None
+    params = types.CallToolRequestParams(name="triage", arguments={})
+    for _ in range(MAX_CALLS):
+        left = asyncio.ensure_future(tool.handler(None, params))
+        await asyncio.sleep(0.05)
+        left.cancel()
+    await asyncio.sleep(0)
+    assert f"{MAX_CALLS} calls are running" in text(await tool.handler(None, params))
+    free.set()
+    await asyncio.sleep(0.2)
+    assert "free" in text(await tool.handler(None, params))

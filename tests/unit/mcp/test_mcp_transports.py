@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -171,3 +173,42 @@ def test_an_address_of_other_machines_is_refused(address: str) -> None:
     args = parser("mcp").parse_args(["mcp", str(SHIPPED / SOURCE), "--http", address])
     with pytest.raises(UsageError, match="give an address of this machine"):
         command.do(args)
+
+
+@pytest.mark.parametrize("ends", ["end of input", "SIGINT", "SIGTERM"])
+async def test_it_ends_while_a_source_does_not_answer(ends: str) -> None:
+    """It went on until the tool was done, and after SIGINT for good."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.close()
+
+    asked = asyncio.Event()
+    engine = await asyncio.start_server(silent, HOST, 0)
+    port = engine.sockets[0].getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kvitals.ui.cli.main", "mcp", f"http://{HOST}:{port}"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
+        await process.stdout.readline()
+        call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "triage", "arguments": {}}}
+        ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        process.stdin.write(b"".join(json.dumps(one).encode() + b"\n" for one in (ready, call)))
+        await asyncio.wait_for(asked.wait(), 30.0)
+        if ends == "end of input":
+            process.stdin.close()
+        else:
+            process.send_signal(getattr(signal, ends))
+        await asyncio.wait_for(process.wait(), 5.0)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        engine.close()
+        await asyncio.sleep(0.05)  # until its connections are closed
