@@ -45,7 +45,7 @@ FILES_PER_SOURCE = 8
 """Open files of one publisher that is connected and replays: queues, monitors and connections."""
 
 SETTLE_BYTES = 1 << 20
-QUEUED_MESSAGES = 64
+QUEUED_MESSAGES = 8
 """Of one connection, until the thread's next turn. Beyond, they wait at the publisher: ZeroMQ counts messages and not
 bytes, so many of the largest size must not be held."""
 
