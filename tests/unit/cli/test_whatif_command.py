@@ -186,7 +186,7 @@ def test_the_output_states_how_a_trace_was_read(capsys: pytest.CaptureFixture[st
 def test_a_trace_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, said = run(capsys, "curve", "--trace", "/nowhere/trace.jsonl")
     assert code == 2
-    assert "/nowhere/trace.jsonl: No such file or directory" in said
+    assert "/nowhere/trace.jsonl cannot be read: No such file or directory" in said
 
 
 def test_nothing_to_save_is_not_a_share() -> None:
