@@ -1,6 +1,6 @@
 """The siege: every attack at the same time, beside one good engine and one good client. SIEGE_SECONDS: how long (600).
 SIEGE_ATTACKS="pipes idle": some of them, to find out which one breaks a demand. SIEGE_PACE=0.5: half of each rate, for
-slow cores. SIEGE_MISSED=0.35: the share of collections that may be missed, where a machine has too few cores for all.
+slow cores. SIEGE_MISSED=0.2: the share of collections that may be missed, where a machine has too few cores for all.
 
 Nothing stops at the first thing that does not hold: a table at the end has a row for each demand.
 """
