@@ -1,7 +1,8 @@
 """The calls under way of all connections of a gRPC server, and whose gives way when there are too many.
 
-A call whose request is incomplete costs its client nothing, so anyone could hold all there may be. The address with
-most calls gives way, of it the connection with most, and of that one its oldest call that waits for its client.
+A call whose request is incomplete costs its client nothing, so anyone could hold all there may be. So an address has a
+share of them. Where there is no room, the address with most calls gives way, of it the connection with most, and of
+that one its oldest call that waits for its client; no address with fewer calls than that of the new one would have.
 """
 
 from __future__ import annotations
@@ -67,21 +68,22 @@ C = TypeVar("C", bound=Caller)
 
 
 class CallTable(Generic[C]):
-    """most: calls of all connections. patience: seconds after which a call whose request has come
-    waits for its client too, who does not read the answer. Times in seconds of any clock that does not go back."""
+    """most, per_peer: calls of all connections, and of those of one address. patience: seconds after which a call whose
+    request has come waits for its client too, who does not read the answer. Times in seconds of any clock that does not
+    go back."""
 
-    def __init__(self, most: int, patience: float) -> None:
-        self._most, self._patience = most, patience
+    def __init__(self, most: int, per_peer: int, patience: float) -> None:
+        self._most, self._per_peer, self._patience = most, per_peer, patience
         self._callers: dict[C, None] = {}  # those with calls
 
     def begin(self, caller: C, stream: int, now: float) -> bool:
         """A call begins. Returns whether it may go on: another one gave way where there was no room."""
-        if self._under_way() >= self._most:
-            ordered = self._largest_first()
-            oldest = next(((each, old) for each in ordered if (old := self._oldest(each, now)) is not None), None)
-            if oldest is None:
+        own, held = share_of(caller.peer), self._held()
+        is_full = held.total() >= self._most
+        if is_full or held[own] >= self._per_peer:
+            larger = {peer for peer, calls in held.items() if calls > held[own] + 1}
+            if not self._make_room({own} if held[own] >= self._per_peer else larger | {own}, held, now):
                 return False
-            oldest[0].end_call(oldest[1])
         caller.calls[stream] = OpenCall()
         self._callers[caller] = None
         return True
@@ -97,14 +99,21 @@ class CallTable(Generic[C]):
         caller.calls.clear()
         self._callers.pop(caller, None)
 
-    def _under_way(self) -> int:
-        return sum(len(caller.calls) for caller in self._callers)
-
-    def _largest_first(self) -> list[C]:
-        peers: Counter[str] = Counter()
+    def _held(self) -> Counter[str]:
+        """Calls by address."""
+        held: Counter[str] = Counter()
         for caller in self._callers:
-            peers[share_of(caller.peer)] += len(caller.calls)
-        return sorted(self._callers, key=lambda each: (-peers[share_of(each.peer)], -len(each.calls)))
+            held[share_of(caller.peer)] += len(caller.calls)
+        return held
+
+    def _make_room(self, peers: set[str], held: Counter[str], now: float) -> bool:
+        """End one call of these addresses that waits for its client. Returns whether there was one."""
+        callers = [each for each in self._callers if share_of(each.peer) in peers]
+        for caller in sorted(callers, key=lambda each: (-held[share_of(each.peer)], -len(each.calls))):
+            if (stream := self._oldest(caller, now)) is not None:
+                caller.end_call(stream)
+                return True
+        return False
 
     def _oldest(self, caller: C, now: float) -> int | None:
         """The stream of the call that gives way first; None where none waits for its client."""

@@ -10,8 +10,8 @@ longest gives way. One connection costs three open files.
 
 The core keeps header blocks of any length, ends at a path that is not UTF-8, and has one limit of calls for all. So the
 front follows the frames (`kvitals.agent.collectors.http2_framing`): it ends connections with header blocks,
-paths or control frames beyond their limits, and shares the calls among the clients
-(`kvitals.agent.collectors.grpc_calls`).
+paths or control frames beyond their limits, and shares the calls and their reading among the clients
+(`kvitals.agent.collectors.grpc_calls`, `kvitals.agent.collectors.grpc_turns`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import cast
 
 from kvitals.agent.accept_queue import ACCEPTED_AT_ONCE, lengthen_queue
 from kvitals.agent.collectors.grpc_calls import CallTable, OpenCall
+from kvitals.agent.collectors.grpc_turns import CallTurns
 from kvitals.agent.collectors.http2_framing import (
     CANCEL,
     DATA,
@@ -47,15 +48,11 @@ from kvitals.agent.logger import Logger
 
 log = Logger()
 
-MAX_CALLS = 16
-"""At one time, of all connections. The core keeps each one's request until it is whole."""
+MAX_CALLS, MAX_CALLS_OF_PEER = 16, 12
+"""At one time, of all connections and of those of one address. The core keeps each one's request until it is whole."""
 
 ANSWER_SECONDS = 3.0
 """A call whose request came so long ago gives way: its client does not read the answer."""
-
-HEAD_BYTES_A_TURN = 32 * 1024
-"""Of header blocks in one turn of the loop, of all connections: after so many the others wait for the next turn. 16 KB
-take up to 6 ms of CPU time."""
 
 END_COST = 100.0
 """Frames that a call which gives way costs its connection, so that one which only opens calls ends."""
@@ -86,10 +83,9 @@ class Front:
         self.tls = tls
         self.refused = refused
         self.loop = asyncio.get_running_loop()
-        self.calls: CallTable[_Connection] = CallTable(MAX_CALLS, ANSWER_SECONDS)
+        self.calls: CallTable[_Connection] = CallTable(MAX_CALLS, MAX_CALLS_OF_PEER, ANSWER_SECONDS)
         self._logged, self._unlogged = float("-inf"), 0
-        self._head_bytes = 0  # that were read in this turn of the loop
-        self._waiting: dict[_Connection, None] = {}  # for the next turn; a dict keeps their order
+        self.turns = CallTurns(self.loop)
         self._connections: ConnectionTable[_Connection] = ConnectionTable(row.connections, row.per_peer, _PATIENCE)
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -134,28 +130,7 @@ class Front:
         """The connection has ended. May be called twice."""
         self._connections.leave(connection)
         self.calls.leave(connection)
-        self._waiting.pop(connection, None)
-
-    def has_turn(self, connection: _Connection) -> bool:
-        """Whether what the connection sent may be followed in this turn of the loop; else `follow` is called in a later
-        one."""
-        if self._head_bytes < HEAD_BYTES_A_TURN:
-            return True
-        self._waiting.setdefault(connection)
-        return False
-
-    def head_read(self, size: int) -> None:
-        """A header block of so many bytes was read."""
-        if not self._head_bytes:
-            self.loop.call_soon(self._next_turn)
-        self._head_bytes += max(size, 1)
-
-    def _next_turn(self) -> None:
-        self._head_bytes = 0
-        while self._waiting and self._head_bytes < HEAD_BYTES_A_TURN:
-            connection = next(iter(self._waiting))
-            del self._waiting[connection]
-            connection.follow()
+        self.turns.leave(connection)
 
     def broke(self, connection: _Connection, why: str) -> None:
         """A client broke the limits of HTTP/2. One line a minute reports it."""
@@ -316,11 +291,8 @@ class _Connection(asyncio.Protocol):
 
     def follow(self) -> None:
         """Follow what the client sent, in this turn of the loop or a later one, and read more where there is room."""
-        data, self._held = self._held, b""
-        if data and not self._front.has_turn(self):
-            self._held = data
-        elif data:
-            self._pass_on(data)
+        if self._held and self._front.turns.may_read(self):
+            self._pass_on()
         if self.transport is None or self.transport.is_closing():
             return
         if self._held or self._is_core_full:
@@ -333,18 +305,20 @@ class _Connection(asyncio.Protocol):
         self._is_core_full = is_full
         self.follow()
 
-    def _pass_on(self, data: bytes) -> None:
-        """Give the core what the client sent, as far as it keeps to the limits."""
+    def _pass_on(self) -> None:
+        """Give the core what the client sent, as far as it keeps to the limits and has its turn."""
         assert self._core is not None
+        data, self._held = self._held, b""
         self._is_feeding = True
         try:
-            self._from_client.feed(data)
+            followed = self._from_client.feed(data)
         except FramingError as error:
             self._break(error)
             return
         finally:
             self._is_feeding = False
-        self._core.write(data)
+        self._held = data[followed:]
+        self._core.write(data[:followed])
         self._settle()
 
     def _client_sent(self, frame: FrameHead) -> None:
@@ -353,6 +327,8 @@ class _Connection(asyncio.Protocol):
             self._budget.spend(self._active)
         if frame.kind == HEADERS and frame.stream > self._latest:
             self._latest = frame.stream
+            if frame.stream % 2 == 0:
+                raise FramingError("a call has an even stream number, which only servers use")
             if not self._front.calls.begin(self, frame.stream, self._active):
                 self._owe(frame.stream, REFUSED_STREAM)
         if frame.kind == RST_STREAM:
@@ -364,18 +340,19 @@ class _Connection(asyncio.Protocol):
         if (call := self.calls.get(frame.stream)) is not None:
             call.take(frame, piece, is_last, self._active)
 
-    def _head_sent(self, block: bytes) -> None:
+    def _head_sent(self, block: bytes) -> bool:
         self._budget.spend(self._active, cost_of(block))
-        self._front.head_read(len(block))
         self._heads.check(block)
         if self._last_head.flags & END_STREAM and (call := self.calls.get(self._last_head.stream)) is not None:
             call.end(self._active)
+        return self._front.turns.read(self, len(block))
 
     def _core_sent(self, frame: FrameHead) -> None:
         if frame.kind == RST_STREAM or (frame.kind in (DATA, HEADERS) and frame.flags & END_STREAM):
             self._front.calls.end(self, frame.stream)
 
     async def _connect(self) -> None:
+        await self._front.turns.connects(self.peer)
         if self._front.tls is not None and not await self._handshake(self._front.tls):
             self.close()
             return

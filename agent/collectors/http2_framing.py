@@ -1,7 +1,7 @@
 """The frames of an HTTP/2 connection: their heads, and of their content the header blocks alone.
 
     framing = Framing(saw, PREFACE)   # saw: called for each frame's head; it may raise FramingError
-    framing.feed(data)                # raises FramingError; the connection is to be ended then
+    framing.feed(data)                # returns how much was followed; raises FramingError: end the connection then
 
 A server's library keeps a header block until it is whole, whatever its length, and works for each frame of any kind. So
 whoever passes bytes to such a library bounds both before. gRPC's ends for good at a path that is not UTF-8, so calls'
@@ -68,11 +68,11 @@ class Framing:
         self,
         saw: Callable[[FrameHead], None],
         preface: bytes = b"",
-        read: Callable[[bytes], None] | None = None,
+        read: Callable[[bytes], bool] | None = None,
         content: Callable[[FrameHead, bytes, bool], None] | None = None,
     ) -> None:
-        """read: called with each whole header block; it may raise FramingError. content: called with each piece of DATA
-        frames, and whether it is the last one of its frame."""
+        """read: called with each whole header block, returns whether to go on; it may raise FramingError. content:
+        called with each piece of DATA frames, and whether it is the last one of its frame."""
         self._saw = saw
         self._read = read
         self._take = content
@@ -84,16 +84,19 @@ class Framing:
         self._left = 0  # bytes of the current frame that are still to come
         self._block = 0  # the stream whose header block is incomplete
         self._block_bytes = self._block_frames = 0
+        self._goes_on = True
 
     @property
     def is_between(self) -> bool:
         """Whether another frame may be put in here."""
         return not (self._preface or self._head or self._left or self._block)
 
-    def feed(self, data: bytes) -> None:
-        """Follow the next bytes. Raises FramingError."""
+    def feed(self, data: bytes) -> int:
+        """Follow the next bytes, up to a header block after which `read` does not go on. Returns how many were
+        followed; the others are to come again. Raises FramingError."""
         at = self._skip_preface(data) if self._preface else 0
-        while at < len(data):
+        self._goes_on = True
+        while at < len(data) and self._goes_on:
             if self._left:
                 taken = min(self._left, len(data) - at)
                 self._follow(data[at : at + taken])
@@ -103,7 +106,7 @@ class Framing:
             at += len(head) - len(self._head)
             if len(head) < _HEAD:
                 self._head = head
-                return
+                return at
             self._head = b""
             stream = int.from_bytes(head[5:]) & 0x7FFFFFFF
             frame = FrameHead(int.from_bytes(head[:3]), head[3], head[4], stream)
@@ -114,6 +117,7 @@ class Framing:
                 self._content = bytearray()
             if not self._left:
                 self._follow(b"")
+        return at
 
     def _follow(self, piece: bytes) -> None:
         """The next bytes of the current frame's content, or none of an empty frame."""
@@ -135,7 +139,7 @@ class Framing:
         self._fragments += content
         if self._frame.flags & END_HEADERS:
             block, self._fragments = bytes(self._fragments), bytearray()
-            self._read(block)
+            self._goes_on = self._read(block)
 
     def _skip_preface(self, data: bytes) -> int:
         size = min(len(self._preface), len(data))

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from kvitals.agent.collectors import otlp_wire
-from kvitals.agent.collectors.grpc_front import MAX_CALLS, Front
+from kvitals.agent.collectors.grpc_front import MAX_CALLS, MAX_CALLS_OF_PEER, Front
 from kvitals.agent.collectors.otlp_intake import BusyError, SpanIntake
 from kvitals.agent.collectors.otlp_wire import OtlpFormatError
 from kvitals.agent.connections import effective
@@ -69,7 +69,7 @@ class GrpcDoor:
                 ("grpc.max_metadata_size", ROW.max_head),
                 # Until HTTP/2 is set up: what does not complete it is closed.
                 ("grpc.server_handshake_timeout_ms", int(ROW.first_byte * 1000)),
-                ("grpc.max_concurrent_streams", MAX_CALLS),
+                ("grpc.max_concurrent_streams", MAX_CALLS_OF_PEER),
                 ("grpc.max_connection_age_ms", MAX_CONNECTION_SECONDS * 1000),
                 ("grpc.max_connection_age_grace_ms", END_SECONDS * 1000),
             ),

@@ -12,7 +12,8 @@ from test_http2_framing import BEGIN, HEAD, frame, literal
 
 from kvitals.agent.collectors import grpc_front
 from kvitals.agent.collectors.grpc_calls import CallTable, OpenCall
-from kvitals.agent.collectors.grpc_front import HEAD_BYTES_A_TURN, MAX_CALLS, Front
+from kvitals.agent.collectors.grpc_front import MAX_CALLS, Front
+from kvitals.agent.collectors.grpc_turns import HEAD_BYTES_A_TURN
 from kvitals.agent.collectors.http2_framing import (
     CONTINUATION,
     DATA,
@@ -91,7 +92,7 @@ class Exporter:
 
 def test_a_slow_upload_is_answered_before_it_gives_way() -> None:
     """The time for an answer began with the call."""
-    table, slow = CallTable[Exporter](1, patience=3.0), Exporter()
+    table, slow = CallTable[Exporter](1, 1, patience=3.0), Exporter()
     table.begin(slow, 1, 0.0)
     slow.calls[1].end(8.0)
     assert not table.begin(Exporter(), 1, 10.0)
@@ -135,7 +136,7 @@ async def test_a_client_is_read_again_only_once_the_server_takes_more(tmp_path: 
     connection = connected(front, transport, core)
     side = grpc_front._CoreSide(connection)
     side.pause_writing()
-    front.head_read(HEAD_BYTES_A_TURN)
+    front.turns.read(connection, HEAD_BYTES_A_TURN)
     connection.data_received(BEGIN)
     await asyncio.sleep(0)
     assert core.written == [BEGIN] and transport.paused

@@ -227,10 +227,23 @@ def test_a_head_is_read_whatever_frames_it_comes_in() -> None:
     sent += frame(HEADERS, END_HEADERS, 3, block)
     for size in (1, 3, 50, len(sent)):
         read.clear()
-        framing = Framing(lambda _: None, PREFACE, read.append)
+        framing = Framing(lambda _: None, PREFACE, lambda block: read.append(block) is None)
         for at in range(0, len(sent), size):
             framing.feed(sent[at : at + size])
         assert read == [block, block]
+
+
+def test_what_follows_a_head_waits_where_no_more_may_be_read() -> None:
+    seen: list[FrameHead] = []
+    framing = Framing(seen.append, PREFACE, lambda _: False)
+    calls = [frame(HEADERS, END_HEADERS, stream, HEAD) + frame(DATA, 1, stream, b"z") for stream in (1, 3)]
+    left, followed = BEGIN + b"".join(calls), []
+    while left:
+        followed.append(framing.feed(left))
+        left = left[followed[-1] :]
+    size = len(calls[0])
+    assert followed == [len(BEGIN) + size - 10, size, 10]  # a frame of DATA has 10 bytes
+    assert [each.kind for each in seen] == [SETTINGS, HEADERS, DATA, HEADERS, DATA]
 
 
 @pytest.mark.parametrize("block", [b"\xff" * 40, b"\x00\x7f\xff", b"\xbf", b"\x82" * 1500])
