@@ -5,7 +5,7 @@ A plan is made when the layout changes (`kvitals.agent.families`); after that, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -134,8 +134,7 @@ class PagePlan:
             self.disordered = disordered
         if changed:
             faulty = np.flatnonzero(self.faults).tolist()
-            whole = (self.histograms[position].members for position in faulty if position in self.histograms)
-            self.unusable = {*faulty, *self.disordered, *(member for members in whole for member in members)}
+            self.unusable = {*faulty, *self.disordered, *parts_of_histograms(self, faulty)}
             self.gaps = columns_of(self, self.unusable)
         return values, changed
 
@@ -260,7 +259,16 @@ def pair_buckets(plan: PagePlan) -> None:
 def out_of_order(plan: PagePlan) -> set[int]:
     """The positions of all parts of histograms that have a bucket with a lower value than the bucket before it."""
     falls = plan.lower[plan.raw[plan.upper] < plan.raw[plan.lower]]
-    return {member for position in falls.tolist() for member in plan.histograms[position].members}
+    return parts_of_histograms(plan, falls.tolist())
+
+
+def parts_of_histograms(plan: PagePlan, positions: Iterable[int]) -> set[int]:
+    """The positions of all parts of the histograms that these are part of; each histogram is gone through once."""
+    found: set[int] = set()
+    for position in positions:
+        if position not in found and position in plan.histograms:
+            found.update(plan.histograms[position].members)
+    return found
 
 
 def columns_of(plan: PagePlan, members: set[int]) -> list[int]:

@@ -2,10 +2,13 @@
 
 import math
 import re
+from collections.abc import Iterator
 
 import pytest
 from page_stage import Watched, page
 
+from kvitals.agent.collectors import page_plan
+from kvitals.agent.collectors.page_plan import RawHistogram
 from kvitals.agent.families import CONFIGURATION, MAX_ADAPTERS, VERSION
 
 # Engine truth
@@ -59,6 +62,27 @@ def test_buckets_out_of_order_are_a_defect_whose_row_is_dropped():
     parts = len(re.findall(rf"^{QUEUE}_(?:bucket|sum|count)", bad, re.MULTILINE))
     assert watched.value('kvitals_scrape_dropped_total{reason="bucket_order"}') == 2 * parts
     assert set(watched.now("kvitals_engine_restarts_total").values()) == {0.0}
+
+
+@pytest.mark.parametrize("value", ["fall", "nan"])
+def test_a_histogram_in_disorder_is_gone_through_once_a_page(value: str, monkeypatch: pytest.MonkeyPatch):
+    passes = 0
+
+    class CountedParts(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            nonlocal passes
+            passes += 1
+            return super().__iter__()
+
+    monkeypatch.setattr(page_plan, "RawHistogram", lambda together: RawHistogram(-1, -1, CountedParts(), together))
+    buckets = 400
+    numbers = [str(buckets - n) if value == "fall" else "NaN" for n in range(buckets)]
+    lines = [f'{QUEUE}_bucket{{model_name="m",le="{n}.0"}} {number}' for n, number in enumerate(numbers)]
+    watched = Watched()
+    watched.feed("\n".join([f"# TYPE {QUEUE} histogram", *lines, f'{QUEUE}_count{{model_name="m"}} 3', ""]))
+    reason = "bucket_order" if value == "fall" else "out_of_range"
+    assert watched.value(f'kvitals_scrape_dropped_total{{reason="{reason}"}}') >= buckets
+    assert 0 < passes <= 4
 
 
 def test_a_sum_that_falls_is_a_defect_whose_interval_is_dropped():
