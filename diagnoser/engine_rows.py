@@ -12,7 +12,8 @@ from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import render
-from kvitals.diagnoser.triage import MAX_NAMES, engine_verdict, is_unread
+from kvitals.diagnoser.triage import engine_verdict, is_unread
+from kvitals.diagnoser.undecided import MAX_NAMES
 from kvitals.rules.expressions import expression
 from kvitals.rules.finding import EngineRow, Entity, Finding, Measure, Point, Triage, reached_from
 from kvitals.rules.loader import SIGNAL_PREFIX

@@ -18,6 +18,7 @@ from kvitals.diagnoser.processes import RESTARTS
 from kvitals.diagnoser.quiet import REFUSALS, quiet_engines, quiet_entities
 from kvitals.diagnoser.reasons import describe_false, describe_true, missing_signals, signals_in
 from kvitals.diagnoser.rule_conditions import RuleConditions
+from kvitals.diagnoser.rule_entities import RuleEntities, RuleEntity
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.text import clock_text, plain, render
 from kvitals.rules.condition import alternatives
@@ -42,31 +43,6 @@ MAX_REASONS = 3
 """Comparisons that a conclusion names, where any one of several conditions is enough."""
 
 
-class _Pair(msgspec.Struct, frozen=True):
-    """A rule and an entity that it is for. `key`: of what is remembered of them. `clear` and `unknown`: the usual
-    judgements; their reasons are calculated on request, for the latest moment.
-
-    The garbage collector must see it: both judgements hold their judge, which holds the pairs.
-    """
-
-    entity: Labels
-    key: str
-    clear: Judgement
-    unknown: Judgement
-    in_front: bool
-
-
-@dataclass
-class _Pairs:
-    """A rule and all entities of its scope. `told`: a judgement of each; those at `places` are made anew each time."""
-
-    told: list[Judgement] = field(default_factory=list)
-    not_for: list[str] = field(default_factory=list)  # keys of the others
-    places: list[int] = field(default_factory=list)
-    here: list[_Pair] = field(default_factory=list)
-    entities: list[Labels] = field(default_factory=list)  # of `here`
-
-
 @dataclass
 class Judge:
     """Judges all rules at successive moments. `params`: rule code -> parameter -> value."""
@@ -80,7 +56,7 @@ class Judge:
     crashed: dict[str, str] = field(default_factory=dict)  # rule code -> what went wrong in it
     _needs: dict[str, list[str]] = field(default_factory=dict)
     _entities: Entities | None = None
-    _pairs_of: dict[str, _Pairs] = field(default_factory=dict)  # rule code -> while the entities are the same
+    _pairs_of: dict[str, RuleEntities] = field(default_factory=dict)  # rule code -> while the entities are the same
     _span: EvaluationSpan | None = None  # the moment that is judged
     _quiet: Mapping[tuple[Scope, Labels], float] | None = None  # at that moment; None: nobody has asked
     _suspects: bool = False  # whether what the figures do not prove counts like the rest: windows are compared
@@ -389,17 +365,17 @@ class Judge:
                     )
         return told
 
-    def _pairs(self, rule: Rule, at: float) -> _Pairs:
+    def _pairs(self, rule: Rule, at: float) -> RuleEntities:
         """What a rule is asked about, as long as entities and what is known of them stay the same."""
         there = self._at(at)
         found = self._pairs_of.get(rule.code)
         if found is None:
-            found = self._pairs_of[rule.code] = _Pairs()
+            found = self._pairs_of[rule.code] = RuleEntities()
             for entity in there.of(rule.scope) if self.only is None else self.only[rule.code]:
                 self._add(found, rule, entity, there)
         return found
 
-    def _add(self, pairs: _Pairs, rule: Rule, entity: Labels, there: Entities) -> None:
+    def _add(self, pairs: RuleEntities, rule: Rule, entity: Labels, there: Entities) -> None:
         info = there.info(entity) if rule.scope == "engine" else NOTHING_KNOWN
         key = rule.code + there.text(entity)
         if other := not_for(rule, info):
@@ -411,7 +387,7 @@ class Judge:
         unknown = Judgement(rule, entity, "unknown", partial(self._why_not_told, rule, entity), verdict)
         pairs.places.append(len(pairs.told))
         pairs.told.append(unknown)
-        pairs.here.append(_Pair(entity, key, clear, unknown, there.info(entity).get("kind") in IN_FRONT))
+        pairs.here.append(RuleEntity(entity, key, clear, unknown, there.info(entity).get("kind") in IN_FRONT))
         pairs.entities.append(entity)
 
     def _let_go(self, key: str, span: EvaluationSpan) -> None:
@@ -454,7 +430,7 @@ class Judge:
                 return f"a {known.title} does not have to report {family}; the engines behind it do"
         return ""
 
-    def _untold(self, pair: _Pair, rule: Rule, verdict: Verdict | None, span: EvaluationSpan) -> Judgement | None:
+    def _untold(self, pair: RuleEntity, rule: Rule, verdict: Verdict | None, span: EvaluationSpan) -> Judgement | None:
         """The judgement where what is missing for a verdict is no fault of the page; None where it is one."""
         if not pair.in_front:
             return None
@@ -463,7 +439,7 @@ class Judge:
         untold = self.need_not_tell(missing, pair.entity, span.at)
         return Judgement(rule, pair.entity, "n/a", untold, verdict) if untold else None
 
-    def _unasked(self, pair: _Pair, rule: Rule, span: EvaluationSpan) -> Judgement | None:
+    def _unasked(self, pair: RuleEntity, rule: Rule, span: EvaluationSpan) -> Judgement | None:
         """A core rule about requests that cannot be decided of an engine without any; None of others."""
         if not rule.core or (since := self._quiet_since(rule, pair.entity, span)) is None:
             return None

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kvitals.diagnoser.entities import IN_FRONT, entity_titles, not_for
+from kvitals.diagnoser.entities import entity_titles
 from kvitals.diagnoser.evaluator import SEVERAL_PROCESSES, TRAFFIC, UNREADABLE, Judge
 from kvitals.diagnoser.findings import Findings, Mute
 from kvitals.diagnoser.judgement import Judgement, harmless, is_halt, seconds
-from kvitals.diagnoser.reasons import missing_signals
-from kvitals.diagnoser.short_window import SHORTEST_SECONDS
 from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import clock_text, last_true_text, lower_title, render
-from kvitals.diagnoser.unusable import impossible, of_family, sentence
+from kvitals.diagnoser.undecided import MAX_NAMES, is_too_short, just_restarted, unknown_load, why_undecided
+from kvitals.diagnoser.unusable import impossible, sentence
 from kvitals.rules.finding import (
     Coverage,
     DocumentSource,
@@ -29,10 +28,9 @@ from kvitals.rules.finding import (
     Triage,
     reached_from,
 )
-from kvitals.rules.loader import Knowledge, family_of
+from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import SCOPES
 from kvitals.rules.origins import origins
-from kvitals.series.types import Labels
 
 MAX_OF_A_RULE = 20
 """Entities of which one rule's finding is told in full: all that it could not tell, its evidence, its levers."""
@@ -42,17 +40,8 @@ MAX_UNKNOWN = 1000
 TTFT_OBJECTIVE = "LAT01"
 """The rule of the objective for first tokens."""
 
-ROUNDING_SECONDS = 0.5
-"""What a window may lack, as it ends at a sample."""
-
 UNREAD = (UNREADABLE, SEVERAL_PROCESSES)
 """The rules of pages from which nothing is known of their engine."""
-
-MAX_NAMES = 3
-"""Engines that a sentence names."""
-
-LONGEST_READ_SECONDS, SPARE = 900.0, 1.25
-"""Nobody is asked to wait for longer; and by how much a wait is longer than the rate of requests asks for."""
 
 _WEIGHT = {"page": 4, "ticket": 2, "info": 0}
 
@@ -311,28 +300,6 @@ def is_healthy(
     return True if decided and not unknown_load(judge, core, span) else None
 
 
-def is_too_short(span: EvaluationSpan) -> bool:
-    """Whether nothing that a window does not show can be ruled out, because it is so short."""
-    return span.watched < SHORTEST_SECONDS - ROUNDING_SECONDS
-
-
-def just_restarted(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) -> dict[Labels, float]:
-    """Engines -> seconds since their process was first seen, where that is too short to rule out trouble, or to decide
-    all core rules."""
-    since = {j.entity: judge.signals.seconds_since_restart(j.entity, span.at) for j in core}
-    undecided = {j.entity for j in core if j.outcome == "unknown" and since[j.entity] < span.fast}
-    return {one: seconds for one, seconds in since.items() if seconds < SHORTEST_SECONDS or one in undecided}
-
-
-def unknown_load(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) -> list[Labels]:
-    """The programs that serve requests and of which it is not known whether they have any: nothing was judged of them,
-    whatever is not applicable or clear. Routers and gateways count only where there is no engine."""
-    known = judge.signals.known[TRAFFIC].values
-    serving = {j.entity for j in core if j.rule.applies.traffic and not not_for(j.rule, judge.info(j.entity, span.at))}
-    engines = {entity for entity in serving if judge.info(entity, span.at).get("kind") not in IN_FRONT}
-    return sorted((entity for entity in engines or serving if entity not in known), key=str)
-
-
 def pending_judgements(judgements: Sequence[Judgement]) -> list[Judgement]:
     """What would be trouble, is true, and was not watched for long enough to count, or is page-worthy and a symptom,
     lost telemetry or a fault that is not true for long enough; the gravest first."""
@@ -381,60 +348,6 @@ def _quiet_text(judge: Judge, span: EvaluationSpan) -> str:
     since = [judge.quiet(span).get(("engine", entity)) for entity in judge.signals.known[TRAFFIC].values]
     last = [moment for moment in since if moment is not None]
     return f"no requests since {clock_text(max(last))}" if last and len(last) == len(since) else ""
-
-
-def why_undecided(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan) -> str:
-    """That the window or the time since a restart is too short; else which metrics have values that cannot be used, if
-    core checks that could not be decided read them, or where all were decided, which engines do not report their load,
-    in words with what to do; else empty."""
-    if is_too_short(span):
-        took = render(span.watched, "seconds")
-        return f"A window of {took} is too short to rule out trouble: at least {SHORTEST_SECONDS:.0f} s are needed."
-    if young := just_restarted(judge, [j for j in judgements if j.rule.core], span):
-        engine, since = min(young.items(), key=lambda one: (one[1], str(one[0])))
-        name = judge.title("engine", engine, span.at)
-        return f"{name} has restarted and was read for {since:.0f} s since then: too short to rule out trouble."
-    signals, found = judge.signals, judge.signals.unusable(span)
-    undecided = [j for j in judgements if found and j.rule.core and j.outcome == "unknown" and j.verdict is not None]
-    families: dict[str, None] = {}
-    entities: list[Labels] = []
-    for judgement in undecided:
-        missing = missing_signals(judgement.verdict) if judgement.verdict is not None else []
-        metrics = (metric for name in missing for metric in signals.metrics(name, span))
-        read = filter(None, (family_of(metric, judge.knowledge.families) for metric in metrics))
-        own = [family for family in read if of_family(found, family, judgement.entity)]
-        families |= dict.fromkeys(own)
-        entities += [judgement.entity] if own else []
-    about = [labels for labels in found if any(labels.keep(tuple(entity)) == entity for entity in entities)]
-    core = [j for j in judgements if j.rule.core]
-    if about or any(j.outcome == "unknown" for j in core):
-        return sentence(about, families) or _too_few(judge, core, span)
-    silent = unknown_load(judge, core, span)
-    if about := [labels for labels in found if any(labels.keep(tuple(entity)) == entity for entity in silent)]:
-        load = (family_of(metric, judge.knowledge.families) for metric in signals.metrics(TRAFFIC, span))
-        return sentence(about, filter(None, load))
-    names = ", ".join(judge.title("engine", entity, span.at) for entity in silent[:MAX_NAMES])
-    return f"{names} does not report whether it has requests. Run `kvitals check` on its URL." if silent else ""
-
-
-def _too_few(judge: Judge, core: Sequence[Judgement], span: EvaluationSpan) -> str:
-    """That core checks got too few requests or samples, and when they will have enough at this rate: of a source that
-    is read for a while, for how long to read it; of an agent, how long to wait. Empty where that is not why, or where
-    it takes too long."""
-    longest, said = 0.0, ""
-    for judgement in core:
-        undecided = judgement.verdict if judgement.outcome == "unknown" else None
-        for name in missing_signals(undecided) if undecided is not None else ():
-            samples = judge.knowledge.signals[name].samples
-            seen = judge.signals.known[name].too_few.get(judgement.entity, 0.0)
-            if samples is not None and seen >= 1 and (seconds := span.watched * samples.min / seen) > longest:
-                longest, said = seconds, f"{math.floor(seen):,} of {samples.min:g} {samples.of}"
-    so_far = f"Only {said} in {render(span.watched, 'seconds')}"
-    if not span.cold and span.seen < longest <= EvaluationSpan.fast:
-        return f"{so_far}: enough in about {render(math.ceil(longest - span.watched), 'seconds')}."
-    if not span.cold or not 0 < longest <= LONGEST_READ_SECONDS:
-        return ""
-    return f"{so_far}: read for longer, with --for {math.ceil(SPARE * longest / 60)}m."
 
 
 def _over(cause: Finding) -> str:

@@ -14,6 +14,7 @@ from aiohttp import web
 from kvitals.app.notify.finding_match import DiagnosisRequest, lead
 from kvitals.app.notify.incoming import Alert, Message
 from kvitals.app.notify.notice_builder import Diagnosis
+from kvitals.app.notify.queue import OpenIncident
 from kvitals.rules.finding import Triage
 
 ENGINE = "127.0.0.1:8201/0"
@@ -103,3 +104,10 @@ async def stand() -> AsyncIterator[Stand]:
         yield there
     finally:
         await runner.cleanup()
+
+
+def incident(name: str, engine: str, code: str = "") -> OpenIncident:
+    return OpenIncident(
+        id=name, entity={"engine": engine}, code=code, title="", severity="ticket", began=1.0, told=1.0, explains=[],
+        open={},
+    )  # fmt: skip

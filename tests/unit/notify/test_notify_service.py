@@ -11,7 +11,7 @@ import ssl
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -27,18 +27,16 @@ from kvitals.app.escaping import plain
 from kvitals.app.notify import intake, queue, sending, service, shares
 from kvitals.app.notify.finding_match import DiagnosisRequest
 from kvitals.app.notify.intake import PATH, add_notify
-from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.notify_families import series
-from kvitals.app.notify.queue import DEAD, FILE, MessageOutcome, OpenIncident, Spool, SpoolError
+from kvitals.app.notify.queue import DEAD, FILE, MessageOutcome, Spool
 from kvitals.app.notify.service import Notifier, TargetFacts
 from kvitals.app.notify.shares import SenderShares
 from kvitals.config import NotifyTable, WebhookTarget
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load
-from kvitals.rules.model import Severity
 from tests.support.turns import watched_turns
-from tests.unit.notify.notify_stage import alert, body, diagnosing, stand
+from tests.unit.notify.notify_stage import alert, body, diagnosing, incident, stand
 
 ROOT = Path(__file__).parents[3]
 
@@ -293,77 +291,6 @@ def test_shares_follow_the_senders_that_are_active() -> None:
     assert len(taking._senders) <= shares.MAX_SENDERS
 
 
-def test_pages_have_room_where_tickets_have_none_and_are_sent_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue, "MAX_MESSAGES", 8)
-    kept = Spool(tmp_path)
-    kept.open()
-    for _ in range(6):
-        kept.put(b"{}", 1.0)
-    with pytest.raises(SpoolError):
-        kept.put(b"{}", 1.0)
-    for _ in range(2):
-        kept.put(b"{}", 1.0, page=True)
-    with pytest.raises(SpoolError):
-        kept.put(b"{}", 1.0, page=True)
-    several: list[tuple[Severity, str]] = [("ticket", "a"), ("ticket", "b"), ("page", "c"), ("page", "a")]
-    notices = [
-        ("t", Notice(id=str(i), incident=name, status="firing", change="new", severity=severity, title="", where="",
-                     entity={}, began=1.0, at=1.0, judged=""))
-        for i, (severity, name) in enumerate(several)
-    ]  # fmt: skip
-    kept.done(None, MessageOutcome(notices=notices), 1.0)
-    order = []
-    while (delivery := kept.due("t", 2.0)) is not None:
-        order.append(delivery.notice.id)
-        kept.sent(delivery)
-    assert order == ["2", "0", "3", "1"]
-    kept.close()
-
-
-def test_a_queue_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    kept = Spool(tmp_path)
-    kept.open()
-    kept.close()
-    with closing(sqlite3.connect(tmp_path / FILE)) as file:
-        file.execute("ALTER TABLE delivery DROP COLUMN page")
-        file.executescript("DROP INDEX of_entity; DROP INDEX of_code")
-        for name in ("entity", "code"):
-            file.execute(f"ALTER TABLE incident DROP COLUMN {name}")
-        for one in (incident("a", "x"), incident("b", "y", code="KVC01")):
-            file.execute("INSERT INTO incident VALUES (?, 1, ?)", (one.id, msgspec.json.encode(one)))
-        file.commit()
-    kept.open()
-    assert kept.due("t", 1.0) is None
-    assert [one.id for one in kept.incidents([(("engine", "y"),)])] == ["b"]
-    assert kept.undiagnosed() == ["a"]
-    kept.close()
-
-
-def incident(name: str, engine: str, code: str = "") -> OpenIncident:
-    return OpenIncident(
-        id=name, entity={"engine": engine}, code=code, title="", severity="ticket", began=1.0, told=1.0, explains=[],
-        open={},
-    )  # fmt: skip
-
-
-def test_incidents_are_bounded_in_all_and_of_one_entity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were bounded once in seven hours, and each message read all of them, which held the loop for 0.13 s."""
-    monkeypatch.setattr(queue, "MAX_OPEN", 6)
-    monkeypatch.setattr(queue, "MAX_OF_ENTITY", 3)
-    kept = Spool(tmp_path)
-    kept.open()
-    for at in range(5):
-        kept.done(None, MessageOutcome([incident(f"x{at}", "x")]), float(at))
-    kept.done(None, MessageOutcome([incident(f"y{at}", f"y{at}") for at in range(4)]), 5.0)
-    known = {name: [one.id for one in kept.incidents([(("engine", name),)])] for name in ("x", "y0", "z")}
-    assert known == {"x": ["x3", "x4"], "y0": ["y0"], "z": []}
-    assert kept.counts()[1] == 6
-    assert kept.incident("x2") is None
-    kept.close()
-
-
 async def test_no_more_incidents_are_looked_at_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "MAX_LOOKS", 2)
     monkeypatch.setattr(service, "AGAIN_SECONDS", (0.0,))
@@ -397,28 +324,6 @@ async def test_a_full_queue_asks_to_try_again(
         assert await post(url, body(alert())) == 200
         await settled(notifier, waiting=1)
         assert await post(url, body(alert())) == 503
-
-
-def test_a_damaged_file_is_set_aside_and_a_new_one_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / FILE).write_bytes(b"this is no database" * 1000)
-    kept = Spool(tmp_path)
-    kept.open()
-    kept.put(b"{}", 1.0)
-    kept.close()
-    assert "set it aside" in capsys.readouterr().out
-    assert (tmp_path / f"{FILE}.damaged").read_bytes().startswith(b"this is no")
-
-
-def test_a_directory_has_one_process(tmp_path: Path) -> None:
-    first, second = Spool(tmp_path), Spool(tmp_path)
-    first.open()
-    with pytest.raises(SpoolError, match="another process uses the message queue"):
-        second.open()
-    first.put(b"{}", 1.0)
-    first.close()
-    second.open()
-    assert second.next() is not None
-    second.close()
 
 
 async def test_what_can_not_be_dealt_with_is_laid_down(full_cache: Triage, tmp_path: Path) -> None:
