@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -302,7 +302,16 @@ class Findings:
         if holds(rule.explains_causes_when):
             return rule.explains
         rules = self._judge.knowledge.rules
-        return [code for code in rule.explains if code in rules and rules[code].kind != "cause"]
+        causes = {code for code in rule.explains if code in rules and rules[code].kind == "cause"}
+        left = self._left_to(causes, cause)
+        return [code for code in rule.explains if code in rules and code not in causes and code not in left]
+
+    def _left_to(self, causes: Collection[str], cause: Judgement) -> set[str]:
+        """What these causes explain on the entity of a cause that does not explain them now: they lead there, as each
+        is true without it."""
+        beside = self._fired.get((cause.rule.scope, cause.entity), ())
+        leading = [j for j in beside if j.rule.code in causes and not j.over and self._severity(j) != "info"]
+        return {effect.rule.code for j in leading for effect in self._explained(j)}
 
     def _amiss(self, judgement: Judgement) -> set[Quantity]:
         """What the open symptoms are about that a finding is, or explains, causes in between included."""
