@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, partial
 
+import msgspec
+
 from kvitals.diagnoser.judgement import Judgement
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.text import fill_known
@@ -36,11 +38,12 @@ class Levers:
     def advise(
         self, judgement: Judgement, value: Callable[[str], str], amiss: Collection[Quantity] = ()
     ) -> list[LeverAdvice]:
-        """The levers of a fired rule that can help here, in the rule's order.
+        """The levers of a fired rule that can help here, in the rule's order; last those of which no figure shows that
+        the engine has what they need.
 
         `value` renders placeholders; `amiss` is what the open symptoms are about, nothing where there are none.
         """
-        advice = []
+        sure, unproven = [], []
         for use in judgement.rule.levers:
             lever = self._judge.knowledge.levers[use.lever]
             if self._fits(judgement, use, lever, amiss):
@@ -48,8 +51,12 @@ class Levers:
                 if setting is None or _is_a_move(lever, setting):
                     self._offer(judgement, lever)
                     whole = partial(self._value, judgement, lever, value)
-                    advice.append(_advice(use, lever, whole, setting, note, risk))
-        return advice
+                    one = _advice(use, lever, whole, setting, note, risk)
+                    if lever.proven_when and not self._holds(lever.proven_when, judgement):
+                        unproven.append(msgspec.structs.replace(one, title=lever.unproven_title))
+                    else:
+                        sure.append(one)
+        return sure + unproven
 
     def _value(self, judgement: Judgement, lever: Lever, of_rule: Callable[[str], str], name: str) -> str:
         """What a placeholder in a text about a lever stands for: of the rule, else who the lever is to be pulled on."""

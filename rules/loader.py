@@ -483,9 +483,11 @@ def check_signal(name: str, signal: Signal) -> str | None:
 def check_lever(lever: Lever, knowledge: Knowledge, file: YamlFile) -> Iterator[tuple[int, str]]:
     """Everything wrong with a lever beyond its types, as (line, message)."""
     values = {"scope": ", ".join(SCOPES["engine"])}
-    for key, text in [("in_force", lever.in_force), ("possible", lever.possible)]:
+    for key, text in [("in_force", lever.in_force), ("possible", lever.possible), ("proven_when", lever.proven_when)]:
         if text:
             yield from _check_expr(values, knowledge, text, file.line(key))
+    if bool(lever.proven_when) != bool(lever.unproven_title):
+        yield file.line("proven_when"), "proven_when and unproven_title need each other"
     for label, text in lever.who.items():
         yield from _check_expr(values, knowledge, text, file.line("who", label))
     for i, setting in enumerate(lever.settings):

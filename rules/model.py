@@ -279,6 +279,8 @@ class Lever(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     restart: bool = False  # where no setting applies: whether pulling it restarts or replaces an engine
     in_force: str = ""  # PromQL: has a value for entities where the lever is already pulled
     possible: str = ""  # PromQL: has a value for entities where it can be pulled; empty: everywhere
+    proven_when: str = ""  # PromQL: has a value for entities where figures show what it needs; empty: everywhere
+    unproven_title: str = ""  # the title elsewhere, with what has to hold; there it is offered after the others
     who: dict[str, Text] = {}  # as a rule's: {label} in what rules write about it
     contradicts: tuple[Slug, ...] = ()
     predicts: tuple[Prediction, ...] = ()  # the first of each signal that has a value is told

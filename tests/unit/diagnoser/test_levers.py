@@ -83,6 +83,27 @@ def test_what_is_not_possible_is_not_offered(rule: Rule, lever: Lever) -> None:
 
 
 @each_use
+def test_what_no_figure_shows_to_fit_is_offered_last_with_what_has_to_hold(rule: Rule, lever: Lever) -> None:
+    """An FP8 KV cache was the first advice where the page hides that the engine computes on a CPU."""
+    if not lever.proven_when:
+        return
+    levers = Levers(Told(JUDGES["vllm"], IN_FORCE | {lever.proven_when}))
+    advice = levers.advise(fired(rule), str)
+    needs = {lever.name for lever in KNOWLEDGE.levers.values() if lever.proven_when}
+    doubtful = [one.lever in needs for one in advice]
+    assert doubtful == sorted(doubtful)
+    assert all(one.title == KNOWLEDGE.levers[one.lever].unproven_title for one in advice if one.lever in needs)
+    shown = Levers(Told(JUDGES["vllm"], IN_FORCE)).advise(fired(rule), str)
+    assert all(one.title == KNOWLEDGE.levers[one.lever].title for one in shown)
+
+
+def test_levers_that_need_a_gpu_are_not_offered_on_a_cpu() -> None:
+    needs = {lever.name for lever in KNOWLEDGE.levers.values() if lever.proven_when}
+    assert needs >= {"kv-quantization", "weight-quantization", "captured-graphs", "host-tier"}
+    assert all("kvitals:on_cpu) > 0" in KNOWLEDGE.levers[name].possible for name in needs)
+
+
+@each_use
 def test_what_the_engine_has_no_setting_for_is_not_offered(rule: Rule, lever: Lever) -> None:
     assert all(s.system != "llamacpp" for s in lever.settings)
     if lever.settings and not lever.outside:

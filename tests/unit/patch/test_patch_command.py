@@ -161,6 +161,10 @@ def test_the_first_lever_that_a_file_can_hold_is_written(capsys: pytest.CaptureF
     script = tmp_path / "start.sh"
     script.write_text("vllm serve org/model \\\n  --num-gpu-blocks-override 129 \\\n  --port 8000\n")
     _, diff, _ = run(capsys, str(SHIPPED / "heavy_tenant.kvcap"), "--file", str(script))
+    assert "+  --num-gpu-blocks-override 278 \\" in diff
+    assert "--kv-cache-dtype" not in diff  # no data shows a GPU with FP8
+    fp8 = "--lever", "kv-quantization", "--file", str(script)
+    _, diff, _ = run(capsys, str(SHIPPED / "heavy_tenant.kvcap"), *fp8)
     assert "+  --num-gpu-blocks-override 258 \\" in diff
     assert "+  --port 8000 \\\n+  --kv-cache-dtype fp8" in diff
 

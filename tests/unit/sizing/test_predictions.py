@@ -62,10 +62,10 @@ def findings(document: Triage) -> list[Finding]:
     return [*document.causes, *document.symptoms]
 
 
-def anywhere(lever: str) -> Knowledge:
-    """All that is known, with a lever that no hardware forbids."""
+def anywhere(*levers: str) -> Knowledge:
+    """All that is known, with levers that no hardware forbids."""
     known = load([])
-    free = {lever: msgspec.structs.replace(known.levers[lever], possible="")}
+    free = {lever: msgspec.structs.replace(known.levers[lever], possible="") for lever in levers}
     return replace(known, levers={**known.levers, **free})
 
 
@@ -73,7 +73,7 @@ def test_look_ups_are_replayed_with_the_lever_pulled() -> None:
     """On 164 blocks: 88 % of what was asked could be found. The curve has 35 % at that size, 72 % at twice it."""
     capture = LEDGER / "incidents" / "working_set_events-1.kvcap"
     assert "kv-quantization" not in {a.lever for f in findings(judged(capture)) for a in f.levers}  # of a CPU
-    document = judge_recording(capture, Setup(anywhere("kv-quantization"), Config()), step=15.0).document
+    document = judge_recording(capture, Setup(anywhere("kv-quantization", "host-tier"), Config()), step=15.0).document
     found = effect(advised(document, "kv-quantization"), "prefix_hit_ratio")
     assert 0.25 < found.from_ < 0.4 and 0.6 < found.to < 0.8
     assert found.error is not None and found.error < 0.05
