@@ -10,6 +10,7 @@ import altair as alt
 import streamlit as st
 from altair.utils import schemapi
 
+from kvitals.app.escaping import plain
 from kvitals.rules.finding import Entity, Evidence, EvidenceLine
 
 # Altair holds each part of a chart against the schema as it is made, which took most of the time of a page.
@@ -38,8 +39,8 @@ def spec(drawn: alt.TopLevelMixin, rows: Sequence[Mapping[str, Any]]) -> Spec:
 
 
 def show(found: Spec, *, key: str) -> None:
-    """Draw it as wide as there is room."""
-    st.vega_lite_chart(found, width="stretch", key=key)
+    """Draw it as wide as there is room. No text in it turns the line around or is invisible."""
+    st.vega_lite_chart(plain.each_text(found), width="stretch", key=key)
 
 
 def draw(made: alt.TopLevelMixin, *, key: str) -> None:

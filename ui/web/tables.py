@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from kvitals.app.escaping import plain
 from kvitals.rules.finding import Measure
 
 ROW, HEAD, MOST = 35, 38, 420
@@ -31,7 +32,8 @@ def show(
     rows: Sequence[Mapping[str, Any]], key: str, columns: Mapping[str, Any] | None = None, *, most: int = MOST
 ) -> None:
     """Rows of text, numbers and figures of a document: of those the text is shown, and rows are sorted by the value.
-    Text is drawn as it is: nothing in it can act."""
+    Text is drawn as it is, on one line: nothing in it can act, turn the line around or be invisible."""
+    rows = plain.each_text(rows, plain.line)
     figures = list(dict.fromkeys(name for row in rows for name, cell in row.items() if isinstance(cell, Measure)))
     data: Any = _with_texts(rows, figures) if figures else list(rows)
     height: Any = "content" if HEAD + ROW * len(rows) <= most else most
@@ -41,7 +43,7 @@ def show(
 def _with_texts(rows: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> Any:
     """A table that holds the values of figures and shows their texts."""
     table = pd.DataFrame([{name: _value(cell) for name, cell in row.items()} for row in rows])
-    texts = {name: {_value(row[name]): row[name].text for row in rows if name in row} for name in figures}
+    texts = {name: {_value(row[name]): plain.line(row[name].text) for row in rows if name in row} for name in figures}
     return table.style.format({name: of.__getitem__ for name, of in texts.items()}, na_rep="")
 
 

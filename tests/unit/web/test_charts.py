@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from kvitals.app import page_process
+from kvitals.app.escaping import plain
 from kvitals.app.page_settings import PageSettings
-from kvitals.rules.finding import EvidenceLine, Point
-from kvitals.ui.web import graphs
+from kvitals.rules.finding import EvidenceLine, Measure, Point
+from kvitals.ui.web import charts, graphs, tables
 from kvitals.ui.web.charts import chart, line_name
 from tests.unit.web.documents import END, ENGINE, evidence, line
 
@@ -42,6 +43,19 @@ def test_all_that_is_drawn_is_of_the_rows() -> None:
         assert found["data"]["values"]
         assert "datasets" not in found
         assert not any("data" in layer for layer in found.get("layer", []))
+
+
+def test_no_name_turns_a_chart_or_a_table_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(charts.st, "vega_lite_chart", lambda found, **_: drawn.append(found))
+    monkeypatch.setattr(tables.st, "dataframe", lambda found, **_: drawn.append(found))
+    charts.show({"data": {"values": [{"line": "a\u202eb\u200b\x1b"}]}, "title": "\u2066c"}, key="chart")
+    tables.show([{"model": "a\u202eb\u200b\x1b"}], "table")
+    tables.show([{"model": "\u2066c", "figure": Measure("x", 1.0, "s", "1\u202e s")}], "figures")
+    drawn[2] = drawn[2].to_html()
+    said = repr(drawn)
+    assert "a\ufffdb\ufffd\ufffd" in said and said.count("\ufffdc") == 2
+    assert not plain.ODD.search(str(drawn).replace("\n", "")), said
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import altair as alt
 import streamlit as st
 
 from kvitals.app.cache import CacheReport as Blocks
+from kvitals.app.escaping.plain import line as one_line
 from kvitals.ui.formats import short
 from kvitals.ui.web import data, graphs, header
 from kvitals.ui.web.charts import value_axis
@@ -35,7 +36,7 @@ def show(place: str, look: PageWindow | None) -> None:
     if look is not None:
         st.caption("This page shows the caches now, or at the end of a recording: the time range does not apply.")
     names = [engine["engine"] for engine in engines[:MAX_ENGINES]]
-    chosen = st.selectbox("Engine", names, key="cache-engine") if len(names) > 1 else names[0]
+    chosen = st.selectbox("Engine", names, format_func=one_line, key="cache-engine") if len(names) > 1 else names[0]
     engine = next(one for one in engines if one["engine"] == chosen)
     _figures(engine)
     _residency(engine)

@@ -9,6 +9,7 @@ import altair as alt
 import msgspec
 import streamlit as st
 
+from kvitals.app.escaping.plain import line as one_line
 from kvitals.diagnoser.binding import over_known
 from kvitals.ui.web import data, graphs, header, source_registry
 from kvitals.ui.web.charts import value_axis
@@ -55,7 +56,7 @@ def _ask(place: str) -> None:
 def _points(found: Sequence[Mapping[str, Any]]) -> None:
     names = [_name(one) for one in found[:MAX_SHOWN]]
     at = range(len(names))
-    chosen = st.selectbox("Of", at, format_func=names.__getitem__, key="knee-of") if len(names) > 1 else 0
+    chosen = st.selectbox("Of", at, format_func=lambda i: one_line(names[i]), key="knee-of") if len(names) > 1 else 0
     _point(found[chosen])
 
 

@@ -10,6 +10,7 @@ import streamlit as st
 
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail import IN_WORDS, TailReport
+from kvitals.app.escaping.plain import line as one_line
 from kvitals.app.request_sources import NamedRequest, RequestAnswer, RequestQuery
 from kvitals.ui.formats import GROUP_WORDS, TIME_WORDS, seconds
 from kvitals.ui.web import data, graphs, header, links, state, tables
@@ -59,7 +60,7 @@ def _one(requests: list[NamedRequest]) -> None:
     chosen = st.selectbox(
         "All data of one request",
         range(len(requests)),
-        format_func=lambda i: f"{i + 1}. {requests[i].record.id}, {seconds(requests[i].record.e2e)}",
+        format_func=lambda i: f"{i + 1}. {one_line(requests[i].record.id)}, {seconds(requests[i].record.e2e)}",
         key="one-request",
     )
     _request(requests[chosen])
