@@ -16,6 +16,9 @@ from kvitals.diagnoser.text import UNKNOWN
 from kvitals.rules.finding import Finding, LeverAdvice
 from kvitals.rules.model import Severity
 
+VERSION = "1.2"
+"""Of the message document. The first number changes when a reader of the old documents would break, the second when
+fields are added: 1.1 added `began_at_least` and `since_at_least`, 1.2 added `joined`."""
 SEVERITIES: tuple[Severity, ...] = ("info", "ticket", "page")
 MAX_NUMBERS = 6
 MAX_LEVERS = 3
@@ -67,7 +70,7 @@ class NoticeAlert(Struct, frozen=True):
 class Notice(Struct, frozen=True, kw_only=True):
     """One message about one incident. Times are seconds since the epoch."""
 
-    version: str = "1.0"
+    version: str = VERSION
     id: str  # of this message: the same again is the same message sent twice
     incident: str  # the same for all messages of one incident
     status: Literal["firing", "resolved"]
