@@ -106,6 +106,8 @@ def main() -> None:
     links.register({page.url_path or FIRST: page for of in pages.values() for page in of})
     if wanted and (page := next((p for of in pages.values() for p in of if p.url_path == wanted), None)):
         st.switch_page(page, query_params=state.parameters())
+    elif wanted and wanted != FIRST:
+        state.miss_page(wanted)
     script = NAVIGATION.read_text(encoding="utf-8")
     st.sidebar.html(f"<script>{script}</script>", unsafe_allow_javascript=True)
     st.sidebar.html(f'<i hidden data-shown-page="{chosen.url_path}"></i>')
@@ -135,7 +137,10 @@ def _page(view: PageView) -> None:
     opened."""
     place, look = state.place(), state.picked_window()
     state.on_page("" if view.path == FIRST else view.path)
-    if header.top(view.title, place, look, windowed=view.windowed, may_live=view.live):
+    live = header.top(view.title, place, look, windowed=view.windowed, may_live=view.live)
+    for what in state.missed_selections():
+        header.hint(f"The link names {what}, which does not exist here. The page shows its default instead.")
+    if live:
         st.fragment(_live, run_every=EVERY_SECONDS)(view.show, place)
     else:
         _guarded(view.show, place, look)

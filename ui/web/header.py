@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 import streamlit as st
 
+from kvitals.app.escaping import plain
 from kvitals.app.page_settings import PageSettings
 from kvitals.ui.web import access, data, source_registry, state
 from kvitals.ui.web.failure import Failure, NotYetError, UnansweredError
@@ -113,11 +114,24 @@ def show_page_error(error: Exception) -> None:
     )
 
 
+def hint(text: str) -> None:
+    """That a link asked for something else than what is shown."""
+    st.markdown(f":material/link_off: {literal(text)}")
+
+
+def pick_hint(kind: str, wanted: str, known: Collection[str], shown: str) -> None:
+    """State that a link picks what is not among the known, as long as `shown` stands in its place."""
+    missed = state.missed_pick(kind, wanted if wanted not in known else "", shown)
+    if missed:
+        instead = f"The page shows {shown} instead." if shown else "The page shows its default instead."
+        hint(f"The link names the {kind} {missed}, which does not exist here. {instead}")
+
+
 def figures(told: Sequence[tuple[str, str, str]], *, key: str) -> None:
     """Numbers side by side: name, value, what it means."""
     with st.container(horizontal=True, gap="large", key=key):
         for name, value, meaning in told:
-            st.metric(name, value, help=meaning or None, width="content")
+            st.metric(name, plain.line(value), help=meaning or None, width="content")
 
 
 def failure_text(title: str, text: str) -> None:

@@ -27,6 +27,7 @@ MAX_FOCUS = 300
 """Characters of a name in a link."""
 
 _PLACE, _LOOK, _TAKEN, _PAGE = "place", "look", "link-taken", "shown-page"
+_MISSED, _MISSED_PICKS = "link-missed", "link-missed-picks"
 _FOCUS, _PENDING, _FOLLOWED, _FOCUS_PAGE = "focus", "focus-pending", "links-followed", "focus-page"
 LEAST_SECONDS = 5.0
 
@@ -46,15 +47,46 @@ def take_link() -> str:
     st.session_state[_TAKEN] = True
     st.session_state[_FOLLOWED] = _followed() + followed
     source = told.get(SOURCE, "")
+    st.session_state[_MISSED], st.session_state[_MISSED_PICKS] = {}, {}
     if source and source_registry.is_known(source):
         st.session_state[_PLACE] = source
-    elif not source and source_registry.is_known(place()):
+    elif source:
+        _miss(SOURCE, f"the source {source[:MAX_FOCUS]}")
+    elif source_registry.is_known(place()):
         st.session_state[_PLACE] = source_registry.first()
-    st.session_state[_LOOK] = _look_of(told.get(FROM, ""), told.get(TO, ""))
+    start, end = told.get(FROM, ""), told.get(TO, "")
+    st.session_state[_LOOK] = _look_of(start, end)
+    if (start or end) and picked_window() is None:
+        _miss(FROM, f"the time range {start[:MAX_FOCUS] or 'nothing'} to {end[:MAX_FOCUS] or 'nothing'}")
     picked = {name: told[name][:MAX_FOCUS] for name in FOCUS if told.get(name)}
     st.session_state[_FOCUS], st.session_state[_PENDING] = picked, dict(picked)
     st.session_state[_FOCUS_PAGE] = None
     return told.get(PAGE, "") if first_visit else ""
+
+
+def _miss(name: str, what: str) -> None:
+    """Remember that a link names what does not exist."""
+    st.session_state[_MISSED][name] = what
+
+
+def miss_page(path: str) -> None:
+    """A link names a page that does not exist."""
+    _miss(PAGE, f"the page {path[:MAX_FOCUS]}")
+
+
+def missed_selections() -> list[str]:
+    """What the link named that does not exist: sources, time ranges and pages. Until the next link."""
+    return list((st.session_state.get(_MISSED) or {}).values())
+
+
+def missed_pick(kind: str, wanted: str, shown: str) -> str:
+    """What a link picked in vain on this page while `shown` stands in its place; empty: nothing. wanted: what a link
+    picks in vain now."""
+    missed = st.session_state.setdefault(_MISSED_PICKS, {})
+    if wanted:
+        missed[kind] = (wanted, shown)
+    name, instead = missed.get(kind, ("", ""))
+    return name if instead == shown else ""
 
 
 def _went_back() -> bool:
@@ -150,7 +182,7 @@ def on_page(path: str) -> None:
     st.session_state[_PAGE] = path
     of = st.session_state.get(_FOCUS_PAGE)
     if of is not None and of != path:
-        st.session_state[_FOCUS], st.session_state[_PENDING] = {}, {}
+        st.session_state[_FOCUS], st.session_state[_PENDING], st.session_state[_MISSED_PICKS] = {}, {}, {}
     st.session_state[_FOCUS_PAGE] = path
     write_address()
 

@@ -161,6 +161,29 @@ def test_a_link_on_the_page_counts_once() -> None:
     assert "## `KVC01`" in words(sound(app.run()))
 
 
+@pytest.mark.parametrize(
+    ("page", "name", "value", "said"),
+    [
+        ("engine", "engine", "gone:1", "the engine gone:1, which does not exist here. The page shows"),
+        ("rules", "rule", "ABC99", "the rule ABC99, which does not exist here. The page shows"),
+        ("what-if", "lever", "no_lever", "the lever no_lever, which"),
+        ("what-if", "engine", "gone:1", "the engine gone:1, which"),
+        ("tenants", "tenant", "nobody", "the tenant nobody, which does not exist here. The page shows"),
+        ("rules", "source", "demo:gone", "the source demo:gone, which"),
+        ("rules", "from", "yesterday", "the time range yesterday to nothing, which"),
+        ("nowhere", "rule", "", "the page nowhere, which"),
+    ],
+)
+def test_a_link_to_what_does_not_exist_says_so(page: str, name: str, value: str, said: str) -> None:
+    app = run(page, **({"source": CASCADE} | {name: value}))
+    assert said in words(app)
+    assert said in words(sound(app.run())), "also after the next run"
+
+
+def test_a_link_to_what_exists_gives_no_hint() -> None:
+    assert "The link names" not in words(run("rules", source=CASCADE, rule="KVC05"))
+
+
 def test_the_window_of_an_onset_begins_before_it_and_ends_with_the_document() -> None:
     triage = documents.unhealthy()
     cause = triage.causes[0]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from kvitals.app.escaping.plain import line as one_line
 from kvitals.diagnoser.text import plain
 from kvitals.rules.finding import EngineRow, Finding, Triage
 from kvitals.rules.loader import SIGNAL_PREFIX
@@ -52,7 +53,8 @@ def show(place: str, look: PageWindow | None) -> None:
 
 def _pick(names: list[str], triage: Triage) -> str:
     """The engine of the link; afterwards the one that the viewer selects."""
-    if (wanted := state.take_pick("engine") or state.focus("engine")) in names:
+    pick = state.take_pick("engine")
+    if (wanted := pick or state.focus("engine")) in names:
         st.session_state["engine"] = wanted
     if st.session_state.get("engine") not in names:
         troubled = (row.entity.title for row in triage.engines if row.healthy is False)
@@ -61,7 +63,9 @@ def _pick(names: list[str], triage: Triage) -> str:
     def picked() -> None:
         state.keep("engine", str(st.session_state["engine"]))
 
-    return str(st.selectbox("Engine", names, key="engine", on_change=picked))
+    chosen = str(st.selectbox("Engine", names, format_func=one_line, key="engine", on_change=picked))
+    header.pick_hint("engine", pick, names, chosen)
+    return chosen
 
 
 def _findings(row: EngineRow, triage: Triage) -> list[Finding]:

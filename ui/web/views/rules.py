@@ -12,7 +12,7 @@ from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters
 from kvitals.rules.model import SCOPES, Rule
 from kvitals.rules.proof import proof_of
 from kvitals.series.promql import PromQLError, expand
-from kvitals.ui.web import data, graphs, source_registry, state, tables
+from kvitals.ui.web import data, graphs, header, source_registry, state, tables
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal, prose
 from kvitals.ui.web.sources.base import MAX_STEPS, ChartLine, PageWindow
@@ -46,6 +46,7 @@ def show(place: str, look: PageWindow | None) -> None:
         format_func=lambda c: f"{c} {known.rules[c].title}",
         key=f"rule-{group}",
     )
+    header.pick_hint("rule", wanted, codes, code or "")
     state.keep("rule", code or "")
     with st.expander(f"All of them: {count(len(codes), 'rule')}", key="all-rules"):
         tables.show([_listed(known.rules[c], said) for c in codes], "rules", most=320)

@@ -9,6 +9,7 @@ import altair as alt
 import streamlit as st
 
 from kvitals.app.cache import CacheReport as Blocks
+from kvitals.app.escaping.plain import line as one_line
 from kvitals.app.request_sources import RequestQuery
 from kvitals.ui.formats import seconds, short
 from kvitals.ui.web import data, graphs, header, links, state, tables
@@ -305,7 +306,8 @@ def _tail(
     st.markdown("### The slowest requests of one tenant")
     if (wanted := state.take_pick("tenant")) in tenants:
         st.session_state["tenant-tail"] = wanted
-    chosen = st.selectbox("Tenant", tenants, format_func=lambda t: tenant_of(t, known), key="tenant-tail")
+    chosen = st.selectbox("Tenant", tenants, format_func=lambda t: one_line(tenant_of(t, known)), key="tenant-tail")
+    header.pick_hint("tenant", wanted, tenants, tenant_of(chosen, known))
     state.keep("tenant", chosen)
     try:
         found = data.requests(place, RequestQuery(slowest=20, tenant=chosen))

@@ -37,6 +37,8 @@ def show(place: str, look: PageWindow | None) -> None:
     """The twin of each engine, then the lookups replayed."""
     triage = data.triage(place, look)  # first: while there is none, the link's lever is not taken
     lever, engine = state.take_pick("lever"), state.take_pick("engine")
+    header.pick_hint("lever", lever, source_registry.knowledge().levers, "")
+    header.pick_hint("engine", engine, [row.entity.title for row in triage.engines], "")
     st.markdown("### Latency and throughput with other settings")
     settings_forecast.show(place, triage, lever, engine)
     st.markdown("### Hit rate with another cache, routing or eviction")
