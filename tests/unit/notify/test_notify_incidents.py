@@ -54,7 +54,7 @@ async def test_an_alert_is_told_with_its_cause_numbers_and_lever(full_cache: Tri
     assert "KV usage p90 is 100 %" in notice.verdict
     assert ("KV usage p90", "100 %") in [(n.title, n.text) for n in notice.numbers]
     assert notice.actions[0].title == "Add replicas"  # it needs no restart
-    assert notice.actions[1].setting == "--kv-cache-dtype fp8 --num-gpu-blocks-override 258 (now 129) (restart)"
+    assert notice.actions[1].setting == "--num-gpu-blocks-override 278 (now 129) (restart)"
     assert "LAT01 (ticket) TTFT p99 may be above objective" in notice.explains
     assert notice.where == f"engine {ENGINE}" and notice.finding is not None
     assert not any(evidence.lines for evidence in notice.finding.evidence)

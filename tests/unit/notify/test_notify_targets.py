@@ -91,7 +91,7 @@ def test_pagerduty_opens_and_resolves_one_incident(notice: Notice, resolved: Not
     payload = opened["payload"]
     assert (payload["severity"], payload["class"], payload["component"]) == ("warning", "KVC01", ENGINE)
     assert payload["timestamp"] == "2026-11-21T05:29:30.000Z" and len(payload["summary"]) <= 1024
-    do = "Use an FP8 KV cache --kv-cache-dtype fp8 --num-gpu-blocks-override 258 (now 129) (restart)"
+    do = "Give the KV cache more memory --num-gpu-blocks-override 278 (now 129) (restart)"
     assert payload["custom_details"]["do"][:2] == ["Add replicas", do]
     assert opened["routing_key"] == "R0UTE" and "payload" not in closed
 

@@ -134,7 +134,7 @@ def test_a_lever_of_a_finding_fills_what_if_in_and_replays_it() -> None:
 def test_what_if_is_opened_with_a_lever_that_it_can_tell_about() -> None:
     """Without lookups the link named FP8, whose predicted size no replay shows: the page had no answer."""
     triage = source_registry.open_source(HEAVY).findings(None)
-    assert triage.causes[0].levers[1].predicted, "of the size of the cache"
+    assert triage.causes[0].levers[2].predicted, "of the size of the cache"
     lever = links.lever_to_try(triage.causes[0], triage)
     assert lever == "raise-kv-budget"
     app = run("what-if", source=HEAVY, lever=lever)
