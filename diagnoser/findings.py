@@ -303,7 +303,7 @@ class Findings:
             return rule.explains
         rules = self._judge.knowledge.rules
         causes = {code for code in rule.explains if code in rules and rules[code].kind == "cause"}
-        left = self._left_to(causes, cause)
+        left = self._left_to(causes, cause) if rule.leaves_symptoms else ()
         return [code for code in rule.explains if code in rules and code not in causes and code not in left]
 
     def _left_to(self, causes: Collection[str], cause: Judgement) -> set[str]:

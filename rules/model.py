@@ -181,7 +181,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     explains: tuple[Code, ...] = ()
     explains_when: str = ""  # PromQL: has a value for entities where the rule explains; empty: everywhere
     explains_latency_unless: str = ""  # PromQL: has a value for entities whose late tokens it does not explain
-    explains_causes_when: str = ""  # the same of the causes among `explains`; elsewhere they keep their symptoms
+    explains_causes_when: str = ""  # the same of the causes among `explains`; its symptoms it explains regardless
+    leaves_symptoms: bool = False  # to these causes, where `explains_causes_when` has no value
     excluded_by: tuple[Code, ...] = ()
     harm: tuple[Code, ...] = ()  # of a cause: symptoms by which it does harm; while these are clear it is information
     follows: tuple[Code, ...] = ()  # of a symptom: those by which it comes about; causes without them do not explain it
