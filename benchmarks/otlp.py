@@ -39,6 +39,7 @@ from kvitals.agent.collectors.otlp import OtlpSense
 from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.requests.spans import SpanReader
 from kvitals.config import Otlp
+from kvitals.series.slices import Steps, complete
 
 BUDGET = 40_000
 BATCH = 512
@@ -100,7 +101,7 @@ def _in_base64(said: Any) -> Any:
     return [_in_base64(one) for one in said] if isinstance(said, list) else said
 
 
-def directly(requests: Sequence[bytes], decode: Callable[[bytes], list[otlp_wire.SpanGroup]]) -> float:
+def directly(requests: Sequence[bytes], decode: Callable[[bytes], Steps[list[otlp_wire.SpanGroup]]]) -> float:
     """CPU seconds per span from bytes to parts, the best of some rounds."""
     reader = SpanReader(Names(), ("tenant.id", "enduser.id", "user.id"))
 
@@ -108,7 +109,7 @@ def directly(requests: Sequence[bytes], decode: Callable[[bytes], list[otlp_wire
         parts: list[RequestPart] = []
         dropped: dict[str, int] = {}
         for request in requests:
-            for group in decode(request):
+            for group in complete(decode(request)):
                 reader.read(group.spans, group.scope, group.engine, time.time(), parts, dropped)
         assert parts and not dropped
         return len(parts)

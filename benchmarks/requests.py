@@ -36,6 +36,7 @@ from kvitals.agent.records import PartsRecord, decode, encode
 from kvitals.agent.requests.observation import RequestPart, identity
 from kvitals.agent.requests.request_pipeline import RequestSide
 from kvitals.agent.requests.spans import SpanReader
+from kvitals.series.slices import complete
 from kvitals.series.window import Window
 
 PER_SECOND = 2500.0
@@ -148,7 +149,7 @@ def measure(made: list[Made], costs: Costs, *, tap: bool) -> tuple[RequestSide, 
         parts: list[RequestPart] = []
         dropped: dict[str, int] = {}
         with costs.of(STEPS[0]):
-            for group in otlp_wire.groups(batch.payload):
+            for group in complete(otlp_wire.groups(batch.payload)):
                 reader.read(group.spans, group.scope, group.engine, batch.t, parts, dropped)
         assert not dropped
         parts += batch.tap if tap else ()

@@ -41,6 +41,9 @@ OTHERS = (
     "opentelemetry.proto.collector.metrics.v1.MetricsService",
     "opentelemetry.proto.collector.logs.v1.LogsService",
 )
+FRONT = "grpc"
+"""What all calls are from for the intake: their front has shared them among the addresses already."""
+
 _RETRY = "google.rpc.retryinfo-bin"
 _DETAILS = "grpc-status-details-bin"
 
@@ -135,7 +138,7 @@ class GrpcDoor:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "send the token from [otlp] token_file as Bearer")
         refusal: tuple[Any, str, Any]
         try:
-            rejected, why = await self._intake.take(payload, otlp_wire.groups)
+            rejected, why = await self._intake.take(payload, otlp_wire.groups, FRONT)
             return otlp_wire.pack_answer(otlp_wire.answer(rejected, why))
         except OtlpFormatError as error:
             refusal = grpc.StatusCode.INVALID_ARGUMENT, str(error)[:500], ()

@@ -20,6 +20,7 @@ from kvitals.agent.inbound import server_tls
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.request_body import BROKEN_BODY
 from kvitals.config import Otlp
+from kvitals.series.slices import Steps
 
 BODY_SECONDS = 10.0
 """How long a request's body may take."""
@@ -30,7 +31,7 @@ LOOK_SECONDS = 1.0
 CHUNK = 64 * 1024
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
-_DECODE: dict[str, Callable[[bytes], list[SpanGroup]]] = {PROTOBUF: otlp_wire.groups, JSON: otlp_json.groups}
+_DECODE: dict[str, Callable[[bytes], Steps[list[SpanGroup]]]] = {PROTOBUF: otlp_wire.groups, JSON: otlp_json.groups}
 
 
 SHUTDOWN_SECONDS = 1.0
@@ -105,7 +106,7 @@ class HttpDoor:
                 body = await self._body(request, held)
             while held:
                 self._intake.let_go(held.pop())  # from here on it is accounted for as a whole
-            rejected, why = await self._intake.take(body, decode)
+            rejected, why = await self._intake.take(body, decode, request.remote or "")
         except _RefusedError as refused:
             return _error(refused.status, kind, refused.why)
         except TimeoutError:

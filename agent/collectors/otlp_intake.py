@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from kvitals.agent.collectors.otlp_wire import MAX_SPAN_BYTES, OtlpFormatError, SpanGroup
+from kvitals.agent.connection_table import share_of
+from kvitals.agent.exports.query_turns import QueryTurns
 from kvitals.agent.inbound import has_token
 from kvitals.agent.logger import Logger
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.requests.spans import SpanFields, SpanReader
 from kvitals.config import Otlp
+from kvitals.series.slices import Steps, in_slices
 
 log = Logger()
 
@@ -23,6 +26,9 @@ MAX_WAITING = 40_000
 
 MAX_HELD_BYTES = 16 * 1024 * 1024
 """Of requests that are being read, or wait to be; where a single one may be larger, of two of them."""
+
+MAX_WAITING_REQUESTS = 1024
+"""Requests that wait to be read, of one address or all: more than the listeners have connections and calls."""
 
 RECORD_PARTS = 2000  # in one record
 CHUNK_SPANS = 128
@@ -60,7 +66,7 @@ class SpanIntake:
         self._token_file = settings.token_file
         self._reader = reader
         self._clock = clock
-        self._turn = asyncio.Lock()
+        self._turns = QueryTurns(1, MAX_WAITING_REQUESTS, MAX_WAITING_REQUESTS)
         self._max_held = max(MAX_HELD_BYTES, 2 * settings.max_bytes)
         self._held = 0
         self._parts: list[RequestPart] = []
@@ -92,22 +98,26 @@ class SpanIntake:
         """Whether a client may send, by its Authorization header."""
         return self._token_file is None or has_token(authorization, self._token_file)
 
-    async def take(self, payload: bytes, decode: Callable[[bytes], list[SpanGroup]]) -> tuple[int, str]:
-        """Read a request. Returns how many of its spans are unusable and why. Raises OtlpFormatError, BusyError.
+    async def take(
+        self, payload: bytes, decode: Callable[[bytes], Steps[list[SpanGroup]]], peer: str
+    ) -> tuple[int, str]:
+        """Read a request of an address. Returns how many of its spans are unusable and why. Raises OtlpFormatError,
+        BusyError.
 
-        One at a time: so what unpacked requests take is that of one.
+        One at a time: so what unpacked requests take is that of one. Addresses take turns.
         """
         self.hold(len(payload))
         try:
-            async with self._turn:
+            async with self._turns.turn(share_of(peer)):
+                await asyncio.sleep(0)  # requests that are refused at once have a turn of the loop each, too
                 return await self._read(payload, decode)
         finally:
             self.let_go(len(payload))
 
-    async def _read(self, payload: bytes, decode: Callable[[bytes], list[SpanGroup]]) -> tuple[int, str]:
+    async def _read(self, payload: bytes, decode: Callable[[bytes], Steps[list[SpanGroup]]]) -> tuple[int, str]:
         seen, dropped = self._clock(), dict[str, int]()
         try:
-            groups = decode(payload)
+            groups = await in_slices(decode(payload), asyncio.to_thread)
         except OtlpFormatError:
             self.drop("malformed")
             raise

@@ -26,6 +26,7 @@ from kvitals.agent.collectors.otlp_wire import (
 )
 from kvitals.agent.requests.spans import ERROR, MALFORMED, TOO_LARGE, SpanFields
 from kvitals.series.ascii_numbers import ascii_float, ascii_int
+from kvitals.series.slices import Steps
 from kvitals.series.undecodable import UNDECODABLE
 
 MAX_OBJECTS = 100_000
@@ -107,14 +108,18 @@ _scope_decoder = msgspec.json.Decoder(_Scope | None)
 _span_decoder = msgspec.json.Decoder(_Span)
 
 
-def groups(payload: bytes) -> list[SpanGroup]:
+def groups(payload: bytes) -> Steps[list[SpanGroup]]:
     """The spans of a request in JSON. Raises OtlpFormatError."""
     if payload.count(b"{") + payload.count(b"[") > MAX_OBJECTS:
         raise OtlpFormatError(f"more than {MAX_OBJECTS} objects in one request: send smaller batches")
+    result: list[SpanGroup] = []
     try:
-        return list(_groups(payload))
+        for group in _groups(payload):
+            result.append(group)
+            yield None
     except UNDECODABLE as error:
         raise OtlpFormatError(f"not an OTLP request for traces in JSON: {error}") from error
+    return result
 
 
 def _groups(payload: bytes) -> Iterator[SpanGroup]:

@@ -46,6 +46,7 @@ from kvitals.series.history.codec import DamagedError
 from kvitals.series.patterns import PatternError
 from kvitals.series.promql import PromQLError, QueryLimits, evaluate, parse
 from kvitals.series.recordings import CaptureError, CaptureReader, RecordingLimits
+from kvitals.series.slices import complete
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 from tests.fuzz import http1, inputs, texts
@@ -62,7 +63,7 @@ def otlp(payload: bytes) -> None:
     groups = otlp_json.groups if payload[:1] == b"{" else otlp_wire.groups
     reader, dropped = SpanReader(_TENANTS, ("tenant.id",)), dict[str, int]()
     try:
-        for group in groups(payload):
+        for group in complete(groups(payload)):
             reader.read(list(islice(group.spans, 2000)), group.scope, group.engine, _NOW, parts, dropped)
     except OtlpFormatError as error:
         assert str(error)

@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from kvitals.agent.collectors import otlp_wire
 from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.requests.spans import SpanReader
+from kvitals.series.slices import complete
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "spans"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
@@ -55,7 +56,7 @@ def read(
     parts: list[RequestPart] = []
     dropped: dict[str, int] = {}
     for request in requests:
-        for group in decode(request):
+        for group in complete(decode(request)):
             reader.read(group.spans, group.scope, group.engine, seen, parts, dropped)
     return parts, Counter(dropped)
 

@@ -20,6 +20,7 @@ from kvitals.agent import connections
 from kvitals.agent.collectors import otlp_grpc, otlp_http, otlp_json, otlp_wire
 from kvitals.agent.collectors.grpc_front import QUIET_SECONDS
 from kvitals.agent.listeners import LISTENERS
+from kvitals.series.slices import Steps, complete
 
 HEAD = (
     b"POST /v1/traces HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-protobuf\r\n"
@@ -58,9 +59,10 @@ async def test_a_client_that_goes_away_within_its_request() -> None:
 async def test_what_was_unpacked_of_a_refused_call_is_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     unpacked: list[weakref.ref[set[int]]] = []
 
-    def groups(_: bytes) -> list[otlp_wire.SpanGroup]:
+    def groups(_: bytes) -> Steps[list[otlp_wire.SpanGroup]]:
         large = set(b"large")
         unpacked.append(weakref.ref(large))
+        yield None
         raise otlp_wire.OtlpFormatError("no")
 
     monkeypatch.setattr(otlp_wire, "groups", groups)
@@ -202,7 +204,7 @@ async def test_garbage_over_grpc() -> None:
 def test_any_bytes_are_a_request_or_refused(payload: bytes) -> None:
     for decode in (otlp_wire.groups, otlp_json.groups):
         try:
-            found = decode(payload)
+            found = complete(decode(payload))
         except otlp_wire.OtlpFormatError:
             continue
         for group in found:
@@ -216,7 +218,7 @@ def test_a_damaged_recording_is_read_or_refused(data: st.DataObject) -> None:
         place = data.draw(st.integers(0, len(whole) - 1))
         damaged = whole[:place] + data.draw(st.binary(max_size=4)) + whole[place + data.draw(st.integers(0, 8)) :]
         try:
-            found = decode(damaged)
+            found = complete(decode(damaged))
         except otlp_wire.OtlpFormatError:
             continue
         for group in found:
