@@ -93,12 +93,21 @@ class _Found:
 class KvEventSenses:
     """On one event loop. The sense, with its thread, is made when the first publisher is found."""
 
-    def __init__(self, config: KvEventsTable, names: Callable[[], TenantPseudonyms], *, binds: bool = True) -> None:
+    def __init__(
+        self,
+        config: KvEventsTable,
+        names: Callable[[], TenantPseudonyms],
+        *,
+        binds: bool = True,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
         """names: opens what makes pseudonyms; asked once, when it is needed. binds: whether engines may be listened to
-        that connect to whoever binds their endpoint, of whom there can be one."""
+        that connect to whoever binds their endpoint, of whom there can be one. is_full: whether the process is near its
+        memory limit."""
         self._config = config
         self._binds = binds
         self._names = names
+        self._is_full = is_full
         self._found: dict[str, _Found] = {}
         self._heard: tuple[tuple[PublisherSource, ...], tuple[tuple[str, Refusal], ...]] = ((), ())
         self._sense: KvEventsSense | None = None
@@ -154,7 +163,7 @@ class KvEventSenses:
         if self._sense is None and now >= self._open_at:
             self._open_at = now + AGAIN_SECONDS
             try:
-                self._sense = await self._thread.run(lambda: KvEventsSense(self._names()))
+                self._sense = await self._thread.run(lambda: KvEventsSense(self._names(), self._is_full))
             except ConfigError as error:
                 log.warning("the agent does not listen to KV events", error=str(error))
         return self._sense is not None
@@ -232,7 +241,8 @@ class KvEventsCollector(NodeCollector[KvEventsRecord]):
 
     def open(self, names: Callable[[], TenantPseudonyms], *, binds: bool = True) -> None:
         """Listen from the next cycle on. Parameters as of `KvEventSenses`."""
-        self._senses = KvEventSenses(self._context.config.kv_events, names, binds=binds)
+        config, is_full = self._context.config.kv_events, self._context.memory.is_full_now
+        self._senses = KvEventSenses(config, names, binds=binds, is_full=is_full)
 
     def configure(self, config: KvEventsTable) -> None:
         """Use another configuration."""

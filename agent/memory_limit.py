@@ -81,6 +81,10 @@ class MemoryLimit:
             self._trimmed = time.monotonic()
             trim()
 
+    def is_full_now(self) -> bool:
+        """Whether the process is near its limit at this moment, for data that comes faster than `check` is called."""
+        return self._resident() > (RESUMING_SHARE if self.refusing else REFUSING_SHARE) * self.limit
+
     def shares(self, targets: int, configured: bool) -> tuple[int, int, int]:
         """Bytes that all targets share: series in the window, what is kept of pages, pages that wait. configured: the
         limit was, so there may be more than the least."""

@@ -9,7 +9,7 @@ A record never has a hole or a restart inside, so whoever follows the blocks kno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kvitals.agent.collectors.kv_events_publisher import BatchRun, PublisherBatches
 from kvitals.agent.collectors.kv_events_sources import PublisherSource, Refusal
@@ -62,6 +62,10 @@ REASONS = {
         "The limit of open files is reached: kvitals closed {endpoint} and will open it again in 10 s. Raise "
         "the limit of the process (LimitNOFILE), and check which clients open connections."
     ),
+    "memory": (
+        "The agent is near its memory limit: kvitals closed {endpoint} and will open it again in 10 s. Raise the limit"
+        " ([agent] memory_limit, and the limit of its service or pod), or check who sends to this address."
+    ),
     "not_allowed": "{detail}",
     "elsewhere": "{detail}",
     "inproc": "{detail}",
@@ -70,7 +74,18 @@ REASONS = {
 }
 """Why a publisher is not listened to, or not all is known of it."""
 
-_FAILED = ("stranger", "shared", "mixed", "bad_endpoint", "files", "not_allowed", "elsewhere", "inproc", "stopped")
+_FAILED = (
+    "stranger",
+    "shared",
+    "mixed",
+    "bad_endpoint",
+    "files",
+    "memory",
+    "not_allowed",
+    "elsewhere",
+    "inproc",
+    "stopped",
+)
 _PARTIAL = ("lost", "late")
 
 DROPPED = {
@@ -90,10 +105,11 @@ DROPPED = {
 class KvEventsSense:
     """Listens in a thread of its own."""
 
-    def __init__(self, names: TenantPseudonyms) -> None:
+    def __init__(self, names: TenantPseudonyms, is_full: Callable[[], bool] = lambda: False) -> None:
+        """is_full: whether the process is near its memory limit."""
         from kvitals.agent.collectors.kv_events_sockets import Ears  # a recording needs no ZeroMQ
 
-        self._ears = Ears(names)
+        self._ears = Ears(names, is_full=is_full)
         self._sources: tuple[PublisherSource, ...] = ()
         self._refusals: tuple[tuple[str, Refusal], ...] = ()
         self._served: dict[PublisherSource, float] = {}  # prompt tokens of its target when it was first connected

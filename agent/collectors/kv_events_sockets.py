@@ -82,9 +82,15 @@ END = b"\xff" * SEQUENCE_BYTES
 ROW = LISTENERS["kv_events"]
 """For each address that engines connect to. Further connections are closed as soon as they are accepted."""
 
-FILES_RETRY_SECONDS = 10.0
-"""After the limit of open files was reached at an address. Until then nothing listens there: ZeroMQ's own thread would
-try to accept without a pause."""
+SHUT = {
+    "files": "the limit of open files is reached",
+    "memory": "the agent is near its memory limit",
+}
+"""Why an address is closed for a while."""
+
+SHUT_SECONDS = 10.0
+"""After the limit of open files was reached at an address, or the process is near its memory limit. Until then nothing
+listens there: ZeroMQ's own thread would try to accept without a pause, or keep messages of any number of frames."""
 
 BIND_RETRY_SECONDS = 10.0
 FAULT_RETRY_SECONDS = 10.0
@@ -233,7 +239,7 @@ class _Listener:
                 self._admit(value)
             elif event & _NOT_ACCEPTED:
                 if value in OUT_OF_FILES:
-                    self.out_of_files(t)
+                    self.shut(t, "files")
             elif event & _STRANGERS:
                 self._strangers += 1
             else:
@@ -242,19 +248,16 @@ class _Listener:
             self._close_socket()
             self._reopen_at, self._open_at = None, t
 
-    def out_of_files(self, t: float) -> None:
-        """The limit of open files is reached: close the address with its connections, and open it again later."""
+    def shut(self, t: float, obstacle: str) -> None:
+        """A limit of the process is reached, `files` or `memory`: close the address with its connections, and open it
+        again later."""
         self._close_socket()
-        self._reopen_at, self._open_at, self.obstacle = None, t + FILES_RETRY_SECONDS, "files"
+        self._reopen_at, self._open_at, self.obstacle = None, t + SHUT_SECONDS, obstacle
         for publisher, replayer in self.publishers.values():
             with publisher.lock:
                 publisher.stream.cut(t)
                 replayer.close()
-        _warning(
-            "limit of open files reached: KV events are not received",
-            endpoint=self.endpoint,
-            retry_seconds=FILES_RETRY_SECONDS,
-        )
+        _warning(f"KV events are not received: {SHUT[obstacle]}", endpoint=self.endpoint, retry_seconds=SHUT_SECONDS)
 
     def _admit(self, descriptor: int) -> None:
         """Count an accepted connection in, or end it where there are too many, or too many of its peer. ZeroMQ has no
@@ -352,9 +355,16 @@ class _Listener:
 class Ears:
     """The thread. Made on any thread; `close` ends it."""
 
-    def __init__(self, names: TenantPseudonyms, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        names: TenantPseudonyms,
+        clock: Callable[[], float] = time.time,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """is_full: whether the process is near its memory limit; asked in each turn."""
         self._names = names
         self._clock = clock
+        self._is_full = is_full
         self._lock = threading.Lock()  # over what both sides know: which sources, their publishers and listeners
         self._wanted: tuple[PublisherSource, ...] = ()
         self._publishers: dict[PublisherSource, PublisherStream] = {}
@@ -429,6 +439,10 @@ class Ears:
                     arrange_at = time.monotonic() + ARRANGE_SECONDS
                 ready = dict(poller.poll(WAKE_MS))
                 began = time.thread_time()
+                if self._is_full():
+                    for listener in listeners.values():
+                        listener.shut(self._clock(), "memory")
+                    continue
                 for listener in listeners.values():
                     self._turn(listener, ready)
                 used = time.thread_time() - began
@@ -466,7 +480,7 @@ class Ears:
         except zmq.ZMQError as error:
             if not is_out_of_files(error):
                 raise
-            listener.out_of_files(t)
+            listener.shut(t, "files")
 
     def _serve(self, listener: _Listener, ready: dict[zmq.Socket[bytes], int], t: float) -> None:
         listener.watch(t, happened=listener.monitor in ready)
@@ -512,7 +526,7 @@ class Ears:
             except zmq.ZMQError as error:
                 if not is_out_of_files(error):
                     raise
-                listener.out_of_files(t)
+                listener.shut(t, "files")
         states = {
             source: (0, None, "shared") if source in shared else listeners[source.endpoint, source.bind].state
             for source in publishers

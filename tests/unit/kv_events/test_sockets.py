@@ -6,6 +6,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import msgspec
@@ -391,6 +392,30 @@ def test_a_replay_has_a_limit_in_bytes(ears: Ears, monkeypatch: pytest.MonkeyPat
     got = len(heard.sequences(own))
     assert 5 < got < 40
     assert heard.lost(own) == 101 - got
+
+
+def test_near_the_memory_limit_the_address_is_closed_and_opened_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that never end took the process from 255 to 639 MB in 0.6 s."""
+    monkeypatch.setattr(kv_events_sockets, "SHUT_SECONDS", 0.5)
+    full = threading.Event()
+    ears = Ears(TenantNames(TenantsTable(), b"k" * 32), is_full=full.is_set)
+    own, heard = source(free_port()), Listened(ears)
+    try:
+        with FakeEngine(own.endpoint) as engine:
+            ears.listen_to([own])
+            until(lambda: heard.connected(own))
+            engine.publish(batch(0))
+            until(lambda: heard.sequences(own) == [0])
+            full.set()
+            until(lambda: heard.obstacle(own) == "memory" and not heard.connected(own))
+            engine.publish(batch(1))
+            full.clear()
+            until(lambda: heard.connected(own))
+            engine.publish(batch(2))
+            until(lambda: heard.sequences(own) == [0, 2])
+        assert heard.obstacle(own) == "" and heard.chunks[own][-1].restarted  # nothing of before counts
+    finally:
+        ears.close()
 
 
 OUT_OF_FILES = """
