@@ -352,10 +352,10 @@ class _Connection(asyncio.Protocol):
             self._front.calls.end(self, frame.stream)
 
     async def _connect(self) -> None:
-        await self._front.turns.connects(self.peer)
         if self._front.tls is not None and not await self._handshake(self._front.tls):
             self.close()
             return
+        await self._front.turns.connects(self.peer)
         try:
             core, _ = await self._front.loop.create_unix_connection(lambda: _CoreSide(self), str(self._front.path))
         except OSError:  # no open file is left, or the core has ended

@@ -19,6 +19,7 @@ from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import TenantsTable
 from kvitals.rules.log_map import shipped_log_map
 from kvitals.series.recordings import CaptureWriter, Record
+from kvitals.series.slices import complete
 from tests.chaos.requests import attacks, good, http2, planted, spans
 from tests.chaos.requests.pages import Page
 
@@ -64,7 +65,7 @@ def parts_of(payload: bytes) -> list[RequestPart]:
     """What the OTLP sense makes of a request, in either of its forms. Raises MalformedError."""
     reader, parts = SpanReader(TENANTS, ("tenant.id",)), list[RequestPart]()
     decode = otlp_json.groups if payload[:1] == b"{" else otlp_wire.groups
-    for group in decode(payload):
+    for group in complete(decode(payload)):
         reader.read(list(islice(group.spans, 500)), group.scope, group.engine, time.time(), parts, {})
     return parts
 

@@ -16,13 +16,14 @@ from fake_engine import FakeEngine, batch
 
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.live import Collector
-from kvitals.config import Config
+from kvitals.config import AgentTable, Config
 from kvitals.rules.loader import load
 from kvitals.series.promql import evaluate
 from tests.support.processes import free_port
 
 PAGE = Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom"
 PATIENCE_S = 20.0
+WITH_ROOM = Config(agent=AgentTable(memory_limit=1 << 16))  # the process of the tests is no agent
 
 
 @asynccontextmanager
@@ -62,7 +63,7 @@ async def test_events_are_heard_during_a_triage(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     port = free_port()
     with FakeEngine(f"tcp://127.0.0.1:{port}") as publisher:
-        async with engine(f"tcp://*:{port}") as url, Collector(Setup(load(), Config()), [url]) as collector:
+        async with engine(f"tcp://*:{port}") as url, Collector(Setup(load(), WITH_ROOM), [url]) as collector:
             async with asyncio.timeout(PATIENCE_S):
                 number = 0
                 while not await look(collector, "kvitals_kv_event_batches_total"):
@@ -80,7 +81,7 @@ async def test_the_place_of_an_agent_is_not_taken() -> None:
     port = free_port()
     async with (
         engine(f"tcp://127.0.0.1:{port}") as url,
-        Collector(Setup(load(), Config()), [url]) as collector,
+        Collector(Setup(load(), WITH_ROOM), [url]) as collector,
     ):
         for _ in range(3):
             assert await look(collector, "kvitals_kv_event_batches_total") is None

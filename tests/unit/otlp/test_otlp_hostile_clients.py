@@ -86,12 +86,12 @@ async def test_a_call_whose_request_never_ends(monkeypatch: pytest.MonkeyPatch) 
         yield good()
 
     async with listening() as sense, grpc.aio.insecure_channel(f"127.0.0.1:{sense.ports[GRPC]}") as channel:
-        calls = [channel.stream_unary(EXPORT)(slowly()) for _ in range(otlp_grpc.MAX_CALLS)]
+        calls = [channel.stream_unary(EXPORT)(slowly()) for _ in range(otlp_grpc.MAX_CALLS_OF_PEER)]
         codes = {await one.code() for one in calls}
         assert codes == {grpc.StatusCode.DEADLINE_EXCEEDED}
         await call(sense, good())
         parts, dropped = taken(sense)
-        assert (len(parts), dropped) == (1, {"timeout": otlp_grpc.MAX_CALLS})
+        assert (len(parts), dropped) == (1, {"timeout": otlp_grpc.MAX_CALLS_OF_PEER})
 
 
 async def test_connections_are_bounded_and_the_idle_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
