@@ -306,6 +306,7 @@ def _body(ask: Ask) -> dict[str, Any]:
         "min_tokens": ask.tenant.answer,
         "ignore_eos": True,
         "temperature": ask.tenant.temperature,
+        **({"priority": ask.tenant.priority} if ask.tenant.priority else {}),
         "stream": True,
         "stream_options": {"include_usage": True},
         **wanted,

@@ -50,6 +50,8 @@ class Tenant:
     adapters: int = 0
     """Each request is for one of so many adapters, drawn at random: models called a0, a1, ..."""
     temperature: float = 0.0
+    priority: int = 0
+    """Where an engine schedules by priority, lower ones come first."""
     stops: bool = False
     """Answers end by themselves, as with a stop word, and not at the limit on their length."""
     leaves: float = 0.0

@@ -22,6 +22,8 @@ from ..scenario import Pair, Scenario, Slo, SystemName
 from ..traffic import Tenant
 
 CATALOGUE = Path(__file__).with_name("catalogue")
+OF_RULES = Path(__file__).with_name("of_rules")
+"""Incidents that were made to see one rule fire. They are no part of the benchmark, so they count in no figure of it."""
 HELD_OUT = Path(__file__).with_name("held_out.txt")
 MISSES = Path(__file__).with_name("misses.txt")
 BASELINE_S, INCIDENT_S = 10.0, 28.0
@@ -115,8 +117,8 @@ class Incident(msgspec.Struct, frozen=True):
 ENGINES: dict[str, list[str]] = {"pd": ["prefill", "decode"], "dynamo": ["worker-1", "worker-2"]}
 
 
-def names() -> list[str]:
-    return sorted(file.stem for file in CATALOGUE.glob("*.yaml"))
+def names(folder: Path = CATALOGUE) -> list[str]:
+    return sorted(file.stem for file in folder.glob("*.yaml"))
 
 
 @cache
@@ -137,9 +139,9 @@ def _words(file: Path) -> list[list[str]]:
 
 def load(name: str, seed: int) -> Incident:
     """Raises LabError where there is none of this name, or its file is wrong."""
-    path = CATALOGUE / f"{name}.yaml"
-    if not path.exists():
-        raise LabError(f"no incident called {name!r}; there are {', '.join(names())}")
+    path = next((file for folder in (CATALOGUE, OF_RULES) if (file := folder / f"{name}.yaml").exists()), None)
+    if path is None:
+        raise LabError(f"no incident called {name!r}; there are {', '.join([*names(), *names(OF_RULES)])}")
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), YAML_LOADER)  # with merged keys
         drawn = _draw(raw.get("vary", {}), random.Random(f"{name}/{seed}"))
