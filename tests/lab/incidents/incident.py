@@ -23,7 +23,7 @@ from ..traffic import Tenant
 
 CATALOGUE = Path(__file__).with_name("catalogue")
 OF_RULES = Path(__file__).with_name("of_rules")
-"""Incidents that were made to see one rule fire. They are no part of the benchmark, so they count in no figure of it."""
+"""Incidents that were made to see one rule fire. They are no part of the benchmark and count in none of its figures."""
 HELD_OUT = Path(__file__).with_name("held_out.txt")
 MISSES = Path(__file__).with_name("misses.txt")
 BASELINE_S, INCIDENT_S = 10.0, 28.0
