@@ -95,5 +95,5 @@ def test_an_alert_comes_back_with_its_cause_even_over_a_kill(tmp_path: Path) -> 
     message = told.came[0][1]
     assert (message["code"], message["change"]) == ("KVC01", "new")
     assert message["verdict"].startswith("KV usage p90 is 100 %")
-    assert message["actions"][1]["setting"] == "--kv-cache-dtype fp8 --num-gpu-blocks-override 258 (now 129) (restart)"
+    assert message["actions"][1]["setting"] == "--num-gpu-blocks-override 278 (now 129) (restart)"
     assert message["alerts"][0]["summary"] == "First tokens are late"
